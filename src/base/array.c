@@ -1,0 +1,2 @@
+#define STB_DS_IMPLEMENTATION
+#include "base/array.h"

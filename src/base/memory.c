@@ -1,0 +1,82 @@
+#include "base/memory.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct arena_block {
+    struct arena_block *next;
+    size_t used, size;
+    _Alignas(16) char data[];
+};
+
+static _Noreturn void exhausted(size_t bytes) {
+    fprintf(stderr, "error: out of host memory: %zu more bytes are needed\n", bytes);
+    _exit(3);
+}
+
+void *xmalloc(size_t bytes) {
+    void *block = malloc(bytes ? bytes : 1);
+    if (!block) exhausted(bytes);
+    return block;
+}
+
+void *xcalloc(size_t count, size_t size) {
+    void *block = calloc(count ? count : 1, size ? size : 1);
+    if (!block) exhausted(size && count > SIZE_MAX / size ? SIZE_MAX : count * size);
+    return block;
+}
+
+void *xrealloc(void *old, size_t bytes) {
+    void *block = realloc(old, bytes ? bytes : 1);
+    if (!block) exhausted(bytes);
+    return block;
+}
+
+char *xstrdup(const char *text) {
+    size_t n = strlen(text) + 1;
+    return memcpy(xmalloc(n), text, n);
+}
+
+enum { BLOCK_BYTES = 1 << 16 };
+
+void *arena_alloc(arena *a, size_t bytes) {
+    if (bytes > SIZE_MAX / 2) exhausted(bytes);
+    size_t need = (bytes + 15) / 16 * 16;
+    struct arena_block *b = a->head;
+    if (!b || b->size - b->used < need) {
+        size_t size = need > BLOCK_BYTES ? need : BLOCK_BYTES;
+        b = xmalloc(sizeof *b + size);
+        *b = (struct arena_block){.next = a->head, .size = size};
+        a->head = b;
+    }
+    void *out = b->data + b->used;
+    b->used += need;
+    return memset(out, 0, need);
+}
+
+char *arena_strndup(arena *a, const char *text, size_t n) { return memcpy(arena_alloc(a, n + 1), text, n); }
+char *arena_strdup(arena *a, const char *text) { return arena_strndup(a, text, strlen(text)); }
+
+char *arena_printf(arena *a, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    char *text = arena_alloc(a, (size_t)n + 1);
+    vsnprintf(text, (size_t)n + 1, format, again);
+    va_end(again);
+    va_end(args);
+    return text;
+}
+
+void arena_free(arena *a) {
+    for (struct arena_block *b = a->head, *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+    a->head = NULL;
+}

@@ -1,0 +1,47 @@
+/* config.h - the settings of a run: defaults, then a config file, then flags. */
+#ifndef CONFIG_CONFIG_H
+#define CONFIG_CONFIG_H
+#include "base/failure.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct {
+    const char *const *items;
+    int n;
+} string_list;
+
+typedef struct {
+#define SECTION(title)
+#define TEXT(key, ...)   const char *key;
+#define PATH(key, ...)   const char *key;
+#define LIST(key, ...)   string_list key;
+#define PATHS(key, ...)  string_list key;
+#define CHOICE(key, ...) const char *key;
+#define INT(key, ...)    int64_t key;
+#define NUMBER(key, ...) double key;
+#define FLAG(key, ...)   bool key;
+#include "config/config.def"
+#undef SECTION
+#undef TEXT
+#undef PATH
+#undef LIST
+#undef PATHS
+#undef CHOICE
+#undef INT
+#undef NUMBER
+#undef FLAG
+    const char *config_file; /* --config; "" when none was given */
+} config;
+
+/* Reads flags (argv past the command's name) and the file that --config names; flags win. An unknown, duplicate,
+ * mistyped or out-of-range key is a failure that names the key, the place, both sides and the nearest known key.
+ * Strings live in a. */
+bool config_read(config *c, int argc, char **argv, arena *a, failure *f);
+/* The resolved settings as one JSON object (for summary.json), two blanks deep. */
+void config_put_json(const config *c, text_buf *out);
+void config_print_help(FILE *out);     /* the table for --help */
+void config_print_markdown(FILE *out); /* docs/config.md; `make docs` writes it, a test compares */
+#endif

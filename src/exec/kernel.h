@@ -1,0 +1,34 @@
+/* kernel.h - what a backend's kernel is given.
+ *
+ * Kernels work on the first `rows` token rows of the micro-batch; rows at or beyond it hold garbage and are neither
+ * read nor need be written.  A tensor whose `add` is set is added to, every other output is overwritten. */
+#ifndef EXEC_KERNEL_H
+#define EXEC_KERNEL_H
+#include "graph/graph.h"
+
+/* One micro-batch, beside the arrays that are graph inputs. */
+typedef struct {
+    int rows;      /* token rows that are real, <= N */
+    int docs;      /* documents; cu[0..docs] are their first rows, cu[docs] == rows */
+    int labels;    /* rows whose target is >= 0 */
+    int longest;   /* rows of the longest document */
+    uint64_t seed; /* of this micro-batch's dropout masks */
+    bool training; /* false: dropout passes its input through */
+} batch_info;
+
+typedef struct {
+    void *data; /* NULL: an absent operand */
+    dtype type;
+    int64_t rows, cols;
+    bool add;
+} tensor;
+
+typedef struct {
+    const graph_op *op;
+    tensor in[GRAPH_MAX_IN], out[GRAPH_MAX_OUT];
+    const batch_info *batch;
+    void *scratch; /* scratch(op) bytes of the backend's */
+} kernel_call;
+
+typedef void (*kernel)(const kernel_call *call);
+#endif

@@ -1,0 +1,43 @@
+/* pass.h - the passes, in the order in which they run (build comes first, verify after each in debug builds):
+ *   lora -> fuse -> backward -> recompute -> verify -> plan
+ * A pass is one file with one public function that rewrites the program. */
+#ifndef PASS_PASS_H
+#define PASS_PASS_H
+#include "base/failure.h"
+#include "graph/graph.h"
+
+typedef struct {
+    int rank;
+    float alpha, dropout;
+    bool use_rslora;
+    const char *const *targets; /* last name parts ("q_proj"), or "all-linear"; a single entry with regex set is a
+                                   regular expression over the whole module path (PEFT's rule) */
+    int n_targets;
+    bool regex;
+    const int *layers; /* layers_to_transform, 0-based; NULL: all */
+    int n_layers;
+} lora_options;
+
+/* alpha/r, or alpha/sqrt(r) with rsLoRA. */
+float lora_scaling(const lora_options *o);
+/* y = xW' becomes y = xW' + scaling (dropout(x) A') B' for every targeted linear; everything else freezes. New params
+ * are named as in PEFT's files ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"). A target that
+ * matches nothing is a failure that lists some module names. */
+bool pass_lora(graph *g, const lora_options *o, failure *f);
+
+/* Rewrites chains into fused ops, before pass_backward, so that each brings its own backward rule. `rules` is a comma
+ * list of rule names or "all". */
+bool pass_fuse(graph *g, const char *rules, failure *f);
+
+/* Appends the backward ops of everything between a trainable param and `nll`, whose gradient is the value `seed`. */
+void pass_backward(graph *g, vid nll, vid seed);
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_FULL, RECOMPUTE_COUNT } recompute_level;
+const char *recompute_name(recompute_level level);
+/* none: keep all; cheap: repeat norms, rotations and activations in the backward, keep products and attention;
+ * full: keep only each layer's input. */
+void pass_recompute(graph *g, recompute_level level);
+
+/* Each value is written before it is read, once (GRAD and OUTPUT gather); roles fit; shapes fit ops.def. */
+bool pass_verify(const graph *g, failure *f);
+#endif

@@ -1,0 +1,37 @@
+/* report.h - what a run says: progress on a terminal or key=value lines, metrics.jsonl, summary.json, the last line. */
+#ifndef REPORT_REPORT_H
+#define REPORT_REPORT_H
+#include "base/failure.h"
+#include "config/config.h"
+
+/* Figures that do not exist (MFU or utilisation on the CPU) are NAN: "na" on a line, null in JSON. */
+typedef struct {
+    int64_t step, steps;
+    double epoch, loss, learning_rate, grad_norm;
+    int64_t tokens, label_tokens, slots; /* of this step: real tokens, learnt tokens, slots including padding */
+    double tokens_per_second, mfu, gpu_util, memory_gib, step_seconds;
+} step_metrics;
+
+typedef struct {
+    int64_t steps;
+    double first_loss, loss; /* of the first and the last step */
+    int64_t tokens, label_tokens, slots;
+    double tokens_per_second, label_tokens_per_second, slots_per_second;
+    double packing_efficiency;                                /* tokens / slots */
+    double gpu_util, peak_memory_gib, seconds, start_seconds; /* start: from the program's start to the first step */
+    double eval_loss;                                         /* NAN when nothing was evaluated */
+} run_summary;
+
+typedef struct report report;
+/* Opens OUTPUT_DIR/metrics.jsonl. Progress goes to standard output: one rewritten line on a terminal, else a key=value
+ * line per logging_steps (and for the first and last step). */
+bool report_open(report **out, const config *c, failure *f);
+bool report_step(report *r, const step_metrics *m, failure *f); /* appends one whole line to metrics.jsonl */
+bool report_eval(report *r, int64_t step, double loss, double seconds, failure *f);
+/* Writes summary.json and prints the last line: done steps=N loss=X tokens_per_second=X gpu_util=X peak_memory_gib=X
+ * seconds=X output_dir=PATH. */
+bool report_done(report *r, const run_summary *s, failure *f);
+void report_close(report *r);
+/* Floating-point operations per token of a model, for MFU, and resident memory of this process. */
+double report_peak_memory_gib(void); /* VmHWM */
+#endif
