@@ -25,12 +25,16 @@ float lora_scaling(const lora_options *o);
  * matches nothing is a failure that lists some module names. */
 bool pass_lora(graph *g, const lora_options *o, failure *f);
 
+/* Full tuning: every param trains, with float32 master weights. */
+void pass_full(graph *g);
+
 /* Rewrites chains into fused ops, before pass_backward, so that each brings its own backward rule. `rules` is a comma
  * list of rule names or "all". */
 bool pass_fuse(graph *g, const char *rules, failure *f);
 
 /* Appends the backward ops of everything between a trainable param and `nll`, whose gradient is the value `seed`. */
 void pass_backward(graph *g, vid nll, vid seed);
+bool backward_has_rule(op_kind kind); /* false: the op is terminal */
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_FULL, RECOMPUTE_COUNT } recompute_level;
 const char *recompute_name(recompute_level level);

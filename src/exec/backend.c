@@ -1,0 +1,11 @@
+#include "exec/backend.h"
+
+#include <string.h>
+
+bool backend_find(const backend **out, const char *name, failure *f) {
+    if (strcmp(name, "cuda") == 0) return cuda_backend_find(out, f);
+    failure none;
+    if (strcmp(name, "auto") == 0 && cuda_backend_find(out, &none)) return true;
+    *out = &cpu_backend;
+    return true;
+}

@@ -1,0 +1,124 @@
+/* executor.c - binds every value of a program to memory of a backend and runs ranges of ops. */
+#include "exec/executor.h"
+#include "base/array.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <string.h>
+
+struct executor {
+    const graph *g;
+    const plan *p;
+    const backend *b;
+    void **data; /* [values] device addresses */
+    bool *owned; /* [values] data[v] is a block of its own */
+    char *arena;
+    void *scratch;
+};
+
+/* Blocks of their own: everything persistent that executor_bind does not give. */
+static bool alloc_persistent(executor *x, failure *f) {
+    for (vid v = 1; v < arrlen(x->g->values); v++) {
+        const graph_value *value = &x->g->values[v];
+        if (value->role == ROLE_TEMP || value->role == ROLE_PARAM) continue;
+        TRY(x->b->alloc(&x->data[v], (size_t)value_bytes(value), value->name, f));
+        x->owned[v] = true;
+        TRY(x->b->clear(x->data[v], (size_t)value_bytes(value), f));
+    }
+    return true;
+}
+
+static bool check_kernels(const executor *x, failure *f) {
+    for (int i = 0; i < arrlen(x->g->ops); i++)
+        if (!x->b->kernels[x->g->ops[i].kind])
+            return fail(f, FAIL_MACHINE, "the %s backend has no kernel for %s", x->b->name, op_name(x->g->ops[i].kind));
+    return true;
+}
+
+bool executor_open(executor **out, const graph *g, const plan *p, const backend *b, failure *f) {
+    executor *x = xcalloc(1, sizeof *x);
+    size_t n = (size_t)arrlen(g->values);
+    *x = (executor){.g = g, .p = p, .b = b, .data = xcalloc(n, sizeof(void *)), .owned = xcalloc(n, sizeof(bool))};
+    void *temporaries = NULL;
+    bool ok =
+        check_kernels(x, f) && alloc_persistent(x, f) && b->alloc(&temporaries, (size_t)p->arena + 1, "temporaries", f);
+    x->arena = temporaries;
+    if (ok) ok = b->alloc(&x->scratch, (size_t)p->scratch + 1, "scratch", f);
+    if (!ok) {
+        executor_close(x);
+        return false;
+    }
+    for (vid v = 1; v < arrlen(g->values); v++)
+        if (p->offset[v] >= 0) x->data[v] = x->arena + p->offset[v];
+    *out = x;
+    return true;
+}
+
+void executor_close(executor *x) {
+    if (!x) return;
+    for (vid v = 1; v < arrlen(x->g->values); v++)
+        if (x->owned[v]) x->b->free(x->data[v]);
+    if (x->arena) x->b->free(x->arena);
+    if (x->scratch) x->b->free(x->scratch);
+    free(x->data);
+    free(x->owned);
+    free(x);
+}
+
+bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f) {
+    const graph_value *value = &x->g->values[v];
+    size_t bytes = (size_t)value_bytes(value);
+    assert(value->role == ROLE_PARAM && !x->data[v]);
+    bool same = type == value->type, in_place = x->b->host_memory && !value->trainable && same;
+    if (in_place && (uintptr_t)from % dtype_size(type) == 0) {
+        x->data[v] = (void *)(uintptr_t)from; /* frozen: never written */
+        return true;
+    }
+    TRY(x->b->alloc(&x->data[v], bytes, value->name, f));
+    x->owned[v] = true;
+    if (same) return x->b->upload(x->data[v], from, bytes, f);
+    assert(value->type == DTYPE_F32);
+    float *converted = xmalloc(bytes);
+    dtype_to_f32(converted, from, type, (size_t)value_count(value));
+    bool ok = x->b->upload(x->data[v], converted, bytes, f);
+    free(converted);
+    return ok;
+}
+
+void *executor_data(const executor *x, vid v) { return x->data[v]; }
+
+bool executor_upload(executor *x, vid v, const void *from, int64_t elements, failure *f) {
+    const graph_value *value = &x->g->values[v];
+    assert(elements <= value_count(value));
+    return x->b->upload(x->data[v], from, (size_t)elements * dtype_size(value->type), f);
+}
+
+bool executor_download(executor *x, vid v, void *to, int64_t elements, failure *f) {
+    const graph_value *value = &x->g->values[v];
+    assert(elements <= value_count(value));
+    return x->b->download(to, x->data[v], (size_t)elements * dtype_size(value->type), f);
+}
+
+bool executor_clear(executor *x, value_role role, failure *f) {
+    assert(role == ROLE_GRAD || role == ROLE_OUTPUT);
+    for (vid v = 1; v < arrlen(x->g->values); v++)
+        if (x->g->values[v].role == role) TRY(x->b->clear(x->data[v], (size_t)value_bytes(&x->g->values[v]), f));
+    return true;
+}
+
+static tensor operand(const executor *x, vid v) {
+    if (!v) return (tensor){0};
+    const graph_value *value = &x->g->values[v];
+    bool add = value->role == ROLE_GRAD || value->role == ROLE_OUTPUT;
+    return (tensor){x->data[v], value->type, value->rows, value->cols, add};
+}
+
+bool executor_run(executor *x, int first, int n, const batch_info *batch, failure *f) {
+    for (int i = first; i < first + n; i++) {
+        kernel_call call = {.op = &x->g->ops[i], .batch = batch, .scratch = x->scratch};
+        for (int k = 0; k < GRAPH_MAX_IN; k++) call.in[k] = operand(x, call.op->in[k]);
+        for (int k = 0; k < GRAPH_MAX_OUT; k++) call.out[k] = operand(x, call.op->out[k]);
+        x->b->kernels[call.op->kind](&call);
+    }
+    return x->b->finish(f);
+}

@@ -1,0 +1,110 @@
+/* plan.c - gives every temporary an offset in one arena.
+ *
+ * Lifetimes come from the op list: from the first op that touches a value to the last.  Placement goes largest first,
+ * at the lowest offset that is free for the whole lifetime; no allocator, no free list. */
+#include "exec/plan.h"
+#include "base/array.h"
+
+#include <stdlib.h>
+
+enum { ALIGN = 256 };
+
+typedef struct {
+    vid v;
+    int first, last;
+    int64_t bytes, offset;
+} span;
+
+static int by_size(const void *a, const void *b) {
+    const span *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->v - y->v;
+}
+
+static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+
+static void touch(span *s, int op) {
+    if (s->first < 0) s->first = op;
+    s->last = op;
+}
+
+static void find_lifetimes(span *s, const graph *g) {
+    for (int i = 0; i < arrlen(g->ops); i++) {
+        const graph_op *o = &g->ops[i];
+        for (int k = 0; k < GRAPH_MAX_IN; k++) touch(&s[o->in[k]], i);
+        for (int k = 0; k < GRAPH_MAX_OUT; k++) touch(&s[o->out[k]], i);
+    }
+}
+
+/* Lowest offset at which s fits between the placed spans that live at the same time; `live` is sorted by offset. */
+static int64_t lowest_gap(span *const *live, int n, int64_t bytes) {
+    int64_t at = 0;
+    for (int j = 0; j < n && live[j]->offset < at + bytes; j++) {
+        int64_t end = live[j]->offset + live[j]->bytes;
+        if (end > at) at = end;
+    }
+    return at;
+}
+
+/* Places the n spans of `s`; `placed` and `live` are work space. Placed spans are kept sorted by offset. */
+static int64_t place(span *s, int n, span **placed, span **live, bool planned) {
+    int64_t top = 0;
+    int n_placed = 0;
+    for (int i = 0; i < n; i++) {
+        int n_live = 0;
+        for (int j = 0; j < n_placed; j++)
+            if (placed[j]->first <= s[i].last && s[i].first <= placed[j]->last) live[n_live++] = placed[j];
+        s[i].offset = planned ? lowest_gap(live, n_live, s[i].bytes) : top;
+        if (s[i].offset + s[i].bytes > top) top = s[i].offset + s[i].bytes;
+        int at = n_placed++;
+        for (; at > 0 && placed[at - 1]->offset > s[i].offset; at--) placed[at] = placed[at - 1];
+        placed[at] = &s[i];
+    }
+    return top;
+}
+
+static void add_persistent(plan *p, const graph_value *v) {
+    int64_t bytes = aligned(value_bytes(v));
+    switch (v->role) {
+    case ROLE_PARAM:
+        p->params += bytes;
+        if (v->trainable) p->trainable += bytes, p->moments += 2 * bytes;
+        break;
+    case ROLE_GRAD: p->grads += bytes; break;
+    case ROLE_INPUT: p->inputs += bytes; break;
+    case ROLE_OUTPUT: p->outputs += bytes; break;
+    case ROLE_TEMP: break;
+    }
+}
+
+void plan_make(plan *p, const graph *g, const backend *b, bool planned) {
+    int n_values = (int)arrlen(g->values), n = 0;
+    span *s = xcalloc((size_t)n_values, sizeof *s);
+    *p = (plan){.offset = xmalloc((size_t)n_values * sizeof *p->offset)};
+    for (vid v = 0; v < n_values; v++) s[v] = (span){.v = v, .first = -1, .last = -1}, p->offset[v] = -1;
+    find_lifetimes(s, g);
+    for (vid v = 1; v < n_values; v++) {
+        const graph_value *value = &g->values[v];
+        add_persistent(p, value);
+        if (value->role != ROLE_TEMP || s[v].first < 0) continue;
+        s[v].bytes = aligned(value_bytes(value));
+        p->naive += s[v].bytes;
+        s[n++] = s[v];
+    }
+    qsort(s, (size_t)n, sizeof *s, by_size);
+    span **work = xmalloc(2 * (size_t)(n + 1) * sizeof *work);
+    p->arena = place(s, n, work, work + n + 1, planned);
+    for (int i = 0; i < n; i++) p->offset[s[i].v] = s[i].offset;
+    for (int i = 0; b && i < arrlen(g->ops); i++) {
+        int64_t bytes = (int64_t)b->scratch(g, &g->ops[i]);
+        if (bytes > p->scratch) p->scratch = bytes;
+    }
+    p->total = p->params + p->grads + p->moments + p->inputs + p->outputs + p->arena + p->scratch;
+    free(work);
+    free(s);
+}
+
+void plan_free(plan *p) {
+    free(p->offset);
+    *p = (plan){0};
+}
