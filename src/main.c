@@ -1,7 +1,4 @@
-/* main.c - argv -> command -> exit code. */
-#include <stdio.h>
+/* main.c - argv -> command -> exit code. Nothing else ends the program. */
+#include "cli/command.h"
 
-int main(void) {
-    printf("liger-sft " LIGER_VERSION "\n");
-    return 0;
-}
+int main(int argc, char **argv) { return command_run(argc, argv); }

@@ -1,0 +1,62 @@
+# test_cli.sh - help, version, unknown commands and keys, exit codes and which stream each thing goes to.
+set -u
+: "${LIGER_SFT:?the built program}"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0 count=0
+
+# expect CODE STREAM PATTERN ARGUMENTS...: the exit code, and a pattern in that stream; the other stream must be empty
+# when STREAM ends in "!".
+expect() {
+    local code=$1 stream=${2%!} alone=$2 pattern=$3 got other
+    shift 3
+    "$LIGER_SFT" "$@" >"$folder/out" 2>"$folder/err" </dev/null
+    got=$?
+    count=$((count + 1))
+    [ "$stream" = out ] && other=err || other=out
+    if [ $got -ne "$code" ]; then
+        echo "FAILED: liger-sft $*: exit code $got, expected $code"
+    elif ! grep -q -e "$pattern" "$folder/$stream"; then
+        echo "FAILED: liger-sft $*: no \"$pattern\" on std$stream"
+    elif [ "$alone" != "$stream" ] && [ -s "$folder/$other" ]; then
+        echo "FAILED: liger-sft $*: text on std$other"
+    else
+        return
+    fi
+    cat "$folder/out" "$folder/err"
+    failed=1
+}
+
+expect 2 err! '^usage: '
+expect 0 out! '^  --learning_rate' --help
+expect 0 out! '^  --learning_rate' -h
+expect 0 out! '^Exit codes: ' --help
+expect 0 out! '^liger-sft [0-9][0-9.]*$' --version
+expect 2 err! 'unknown command "xyzzy"' xyzzy --help
+commands=$("$LIGER_SFT" --help | sed -n '/^Commands$/,/^$/s/^  \([a-z]*\) .*/\1/p')
+for command in $commands; do
+    expect 0 out! "^liger-sft $command - " $command --help
+    expect 0 out! '^liger-sft [0-9]' $command --version
+    expect 2 err! 'nearest known key is --seed' $command --seeed 1
+    expect 2 err! 'expected a number' $command --learning_rate 1e-5x
+    expect 1 err! 'No such file' $command --config "$folder/none.json"
+    expect 2 err! "nearest is $command" "${command}q"
+done
+if [ -n "$commands" ]; then
+    first=${commands%%[[:space:]]*}
+    expect 2 err! 'found "-x", expected --key value' "$first" -x
+    printf '{"lora_rnak": 8}' >"$folder/bad.json"
+    expect 1 err! "bad.json: unknown key lora_rnak; the nearest known key is lora_rank" "$first" --config "$folder/bad.json"
+    printf '{"seed": 1.5}' >"$folder/bad.json"
+    expect 1 err! "bad.json: seed: found 1.5, expected an integer" "$first" --config "$folder/bad.json"
+    # A comma locale in the environment must not turn 1e-5 or 0.1 into something else: the failure is the key after it.
+    export LC_ALL=de_DE.UTF-8 LANG=de_DE.UTF-8
+    expect 2 err! 'unknown key --last;' "$first" --learning_rate 1.5e-5 --weight_decay .1 --last 1
+    unset LC_ALL LANG
+fi
+if [ -c /dev/full ]; then
+    "$LIGER_SFT" --help >/dev/full 2>"$folder/err"
+    [ $? -eq 3 ] && grep -q 'standard output' "$folder/err" || { echo "FAILED: a full disk behind standard output"; failed=1; }
+fi
+echo "$count calls"
+exit $failed
