@@ -1,7 +1,8 @@
 /* kernel.h - what a backend's kernel is given.
  *
- * Kernels work on the first `rows` token rows of the micro-batch; rows at or beyond it hold garbage and are neither
- * read nor need be written.  A tensor whose `add` is set is added to, every other output is overwritten. */
+ * Kernels work on the first `rows` token rows of the micro-batch (kernel_rows: or on all rows of an operand that has
+ * fewer, behind a gather); rows at or beyond it hold garbage and are neither read nor need be written.  A tensor whose
+ * `add` is set is added to, every other output is overwritten. */
 #ifndef EXEC_KERNEL_H
 #define EXEC_KERNEL_H
 #include "graph/graph.h"
@@ -29,6 +30,11 @@ typedef struct {
     const batch_info *batch;
     void *scratch; /* scratch(op) bytes of the backend's */
 } kernel_call;
+
+/* Rows to work on, for a kernel whose first operand has one row per token. */
+static inline int kernel_rows(const kernel_call *call) {
+    return call->in[0].rows < call->batch->rows ? (int)call->in[0].rows : call->batch->rows;
+}
 
 typedef void (*kernel)(const kernel_call *call);
 #endif

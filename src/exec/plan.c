@@ -72,6 +72,7 @@ static void add_persistent(plan *p, const graph_value *v) {
         break;
     case ROLE_GRAD: p->grads += bytes; break;
     case ROLE_INPUT: p->inputs += bytes; break;
+    case ROLE_STATE:
     case ROLE_OUTPUT: p->outputs += bytes; break;
     case ROLE_TEMP: break;
     }

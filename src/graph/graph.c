@@ -143,6 +143,20 @@ vid g_attention(graph *g, vid q, vid k, vid v, vid cu, int head_dim, int window,
     return o;
 }
 
+vid g_attention_cached(graph *g, vid q, vid k, vid v, vid pos, int n_context, op_attr attr) {
+    vid o = temp(g, ROWS(q), COLS(q), "attention");
+    vid kc = graph_add_value(g, ROLE_STATE, g->compute, n_context, COLS(k), "layers.%d.key_cache", g->layer - 1);
+    vid vc = graph_add_value(g, ROLE_STATE, g->compute, n_context, COLS(k), "layers.%d.value_cache", g->layer - 1);
+    EMIT(OP_attention_cached, {q, k, v, pos}, {o, kc, vc}, attr);
+    return o;
+}
+
+vid g_gather(graph *g, vid x, vid index) {
+    vid y = temp(g, ROWS(index), COLS(x), "gather");
+    EMIT(OP_gather, {x, index}, {y});
+    return y;
+}
+
 vid g_add(graph *g, vid a, vid b) {
     vid y = temp(g, ROWS(a), COLS(a), "add");
     EMIT(OP_add, {a, b}, {y});

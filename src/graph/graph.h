@@ -26,6 +26,7 @@ typedef enum {
     ROLE_PARAM,  /* weights and adapters; persistent */
     ROLE_GRAD,   /* gradient of a trainable param: float32, persistent, added to, cleared at each optimizer step */
     ROLE_TEMP,   /* lives in the plan's arena */
+    ROLE_STATE,  /* written in place and kept between runs: the key/value cache of generate */
     ROLE_OUTPUT, /* read back by the trainer; persistent, added to, cleared at each optimizer step */
 } value_role;
 
@@ -94,6 +95,9 @@ vid g_rms_norm(graph *g, vid x, vid w, float eps); /* w narrower than x: each w-
 vid g_linear(graph *g, vid x, vid W, vid bias);
 vid g_rope(graph *g, vid x, vid pos, vid freq, bool inverse);
 vid g_attention(graph *g, vid q, vid k, vid v, vid cu, int head_dim, int window, float scale);
+/* One sequence: stores the rows of k and v at their positions in the caches (n_context rows), attends over these. */
+vid g_attention_cached(graph *g, vid q, vid k, vid v, vid pos, int n_context, op_attr attr);
+vid g_gather(graph *g, vid x, vid index); /* rows of x by number; batch_info.labels of them */
 vid g_add(graph *g, vid a, vid b);
 vid g_scale(graph *g, vid x, float by);
 vid g_dropout(graph *g, vid x, float rate, uint32_t salt);

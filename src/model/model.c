@@ -9,6 +9,7 @@ typedef struct {
     stored_type stored;
     void *context;
     model_io io;
+    int n_context; /* 0: whole documents; else inference with caches */
 } builder;
 
 /* A frozen param under its Hugging Face name. pass_lora adds trainable ones, pass_full makes these trainable. */
@@ -40,7 +41,9 @@ static vid build_attention(builder *b, vid x) {
     }
     q = g_rope(b->g, q, b->io.pos, b->io.freq, false);
     k = g_rope(b->g, k, b->io.pos, b->io.freq, false);
-    vid o = g_attention(b->g, q, k, v, b->io.cu, d, m->window[b->g->layer - 1], 1 / sqrtf((float)d));
+    op_attr attr = {.head_dim = d, .window = m->window[b->g->layer - 1], .scale = 1 / sqrtf((float)d)};
+    vid o = b->n_context ? g_attention_cached(b->g, q, k, v, b->io.pos, b->n_context, attr)
+                         : g_attention(b->g, q, k, v, b->io.cu, attr.head_dim, attr.window, attr.scale);
     return project(b, o, "self_attn.o_proj", m->d_model, m->o_bias);
 }
 
@@ -58,7 +61,8 @@ static void build_body(builder *b, int n) {
     b->io = (model_io){
         .ids = graph_add_value(g, ROLE_INPUT, DTYPE_I32, n, 1, "ids"),
         .pos = graph_add_value(g, ROLE_INPUT, DTYPE_I32, n, 1, "pos"),
-        .cu = graph_add_value(g, ROLE_INPUT, DTYPE_I32, n + 1, 1, "cu"),
+        .cu = b->n_context ? 0 : graph_add_value(g, ROLE_INPUT, DTYPE_I32, n + 1, 1, "cu"),
+        .index = b->n_context ? graph_add_value(g, ROLE_INPUT, DTYPE_I32, 1, 1, "index") : 0,
         .freq = graph_add_value(g, ROLE_INPUT, DTYPE_F32, m->head_dim / 2, 1, "freq"),
     };
     vid table = param(b, "model.embed_tokens.weight", m->vocab, m->d_model);
@@ -73,7 +77,8 @@ static void build_body(builder *b, int n) {
     g->layer = 0;
     b->io.hidden = g_rms_norm(g, x, param(b, "model.norm.weight", m->d_model, 1), m->rms_eps);
     vid head = m->tied_head ? table : param(b, "lm_head.weight", m->vocab, m->d_model);
-    b->io.logits = g_linear(g, b->io.hidden, head, 0);
+    vid rows = b->n_context ? g_gather(g, b->io.hidden, b->io.index) : b->io.hidden;
+    b->io.logits = g_linear(g, rows, head, 0);
 }
 
 model_io model_build(graph *g, const model_config *m, int n_rows, stored_type stored, void *context) {
@@ -86,8 +91,9 @@ model_io model_build(graph *g, const model_config *m, int n_rows, stored_type st
     return b.io;
 }
 
-model_io model_build_inference(graph *g, const model_config *m, int n_rows, stored_type stored, void *context) {
-    builder b = {.g = g, .m = m, .stored = stored, .context = context};
+model_io model_build_inference(graph *g, const model_config *m, int n_rows, int n_context, stored_type stored,
+                               void *context) {
+    builder b = {.g = g, .m = m, .stored = stored, .context = context, .n_context = n_context};
     build_body(&b, n_rows);
     return b.io;
 }

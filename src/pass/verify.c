@@ -3,7 +3,8 @@
 #include "graph/op_check.h"
 #include "pass/pass.h"
 
-static bool gathers(value_role role) { return role == ROLE_GRAD || role == ROLE_OUTPUT; }
+/* Roles that an op may write more than once. */
+static bool gathers(value_role role) { return role == ROLE_GRAD || role == ROLE_OUTPUT || role == ROLE_STATE; }
 
 bool pass_verify(const graph *g, failure *f) {
     int n = (int)arrlen(g->values);

@@ -1,0 +1,51 @@
+/* session.h - a model ready to run: folder -> config, tokenizer, chat format, program, plan, executor with weights
+ * bound.
+ *
+ * The one place where the pieces are put together; train, eval, generate, plan and graph all start here. */
+#ifndef TRAIN_SESSION_H
+#define TRAIN_SESSION_H
+#include "config/config.h"
+#include "exec/executor.h"
+#include "model/model.h"
+#include "pass/pass.h"
+#include "text/chat.h"
+#include "weights/adapter.h"
+
+typedef enum {
+    SESSION_TRAIN,    /* forward and backward, trainable params */
+    SESSION_EVAL,     /* forward to nll and loss */
+    SESSION_GENERATE, /* forward to the logits of chosen rows */
+} session_kind;
+
+typedef struct {
+    const config *c;
+    arena memory;
+    const char *folder; /* of the model, resolved */
+    model_config model;
+    tokenizer *tokens;
+    chat_format *chat;
+    st_set *weights, *adapter; /* adapter: the one named by the config, NULL when none */
+    adapter_config lora;       /* of the adapter trained or loaded; rank 0 when there is none */
+    graph g;
+    model_io io;
+    recompute_level level;
+    plan p;
+    const backend *b;
+    executor *x;
+} session;
+
+/* The model folder and config.json alone: enough for plan and graph. */
+bool session_open_model(session *s, const config *c, failure *f);
+/* Tokenizer and chat format of the model folder. */
+bool session_open_text(session *s, failure *f);
+/* Weights and adapter files (headers checked, data mapped). */
+bool session_open_weights(session *s, failure *f);
+/* Appends the program for n_rows slots and runs the passes up to `level` (stored types from the weights when open). */
+bool session_build(session *s, session_kind kind, int n_rows, recompute_level level, failure *f);
+/* Backend, plan, memory, weights. `planned` false gives each temporary its own memory (tests). */
+bool session_start(session *s, bool planned, failure *f);
+void session_close(session *s);
+
+/* Drops the program and its memory, so that another can be built for the same weights. */
+void session_drop_program(session *s);
+#endif
