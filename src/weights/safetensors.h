@@ -24,7 +24,7 @@ bool st_open_folder(st_set **out, const char *folder, failure *f);
 void st_close(st_set *s);
 int st_count(const st_set *s);
 const st_tensor *st_at(const st_set *s, int i);
-const st_tensor *st_find(const st_set *s, const char *name); /* NULL when there is none */
+const st_tensor *st_find(const st_set *s, const char *name); /* NULL when there is none; one thread at a time */
 const char *st_metadata(const st_set *s, const char *key);   /* NULL when there is none; first file's */
 const char *st_path(const st_set *s, const st_tensor *t);    /* the file it lies in */
 
@@ -38,4 +38,12 @@ typedef struct {
 } st_entry;
 /* One file, tensors in the order given, metadata {"format": "pt"}; temporary name, fsync, rename. */
 bool st_write(const char *path, const st_entry *entries, int n, failure *f);
+
+/* The same piece by piece, for files larger than memory: the entries' data pointers are not read; st_writer_add gives
+ * the bytes of all entries in their order, in pieces of any size. commit frees w, also on failure. */
+typedef struct st_writer st_writer;
+bool st_writer_open(st_writer **w, const char *path, const st_entry *entries, int n, failure *f);
+bool st_writer_add(st_writer *w, const void *data, size_t bytes, failure *f);
+bool st_writer_commit(st_writer *w, failure *f);
+void st_writer_abort(st_writer *w); /* NULL is fine */
 #endif

@@ -1,0 +1,84 @@
+/* scratch.h - a folder of its own for each test, removed afterwards: SCRATCH_TEST(name). Include it first: it brings
+ * unit.h. */
+#ifndef UNIT_SCRATCH_H
+#define UNIT_SCRATCH_H
+#include "unit.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    char folder[64];
+    arena paths;
+} scratch;
+
+static inline int scratch_setup(void **state) {
+    scratch *s = xcalloc(1, sizeof *s);
+    snprintf(s->folder, sizeof s->folder, "/tmp/liger-test-XXXXXX");
+    if (!mkdtemp(s->folder)) return -1;
+    *state = s;
+    return 0;
+}
+
+static inline void scratch_remove(const char *folder) {
+    DIR *dir = opendir(folder);
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        arena a = {0};
+        const char *path = path_join(&a, folder, e->d_name);
+        struct stat st;
+        if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) scratch_remove(path);
+        else unlink(path);
+        arena_free(&a);
+    }
+    if (dir) closedir(dir);
+    rmdir(folder);
+}
+
+static inline int scratch_teardown(void **state) {
+    scratch *s = *state;
+    scratch_remove(s->folder);
+    arena_free(&s->paths);
+    free(s);
+    return 0;
+}
+
+static inline const char *scratch_folder(void **state) { return ((scratch *)*state)->folder; }
+
+/* Lives as long as the test. */
+static inline const char *scratch_path(void **state, const char *name) {
+    scratch *s = *state;
+    return path_join(&s->paths, s->folder, name);
+}
+
+/* Makes the folders of the path too. */
+static inline void scratch_write(const char *path, const void *data, size_t bytes) {
+    failure f = {0};
+    arena a = {0};
+    assert_done(file_make_folders(path_folder(&a, path), &f), &f);
+    assert_done(file_write(path, data, bytes, &f), &f);
+    arena_free(&a);
+}
+
+static inline void scratch_puts(void **state, const char *name, const char *text) {
+    scratch_write(scratch_path(state, name), text, strlen(text));
+}
+
+/* Files and folders in the test's folder. */
+static inline int scratch_count(void **state) {
+    DIR *dir = opendir(scratch_folder(state));
+    int n = 0;
+    for (const struct dirent *e; dir && (e = readdir(dir));)
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    if (dir) closedir(dir);
+    return n;
+}
+
+#define SCRATCH_TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
+#endif
