@@ -4,7 +4,8 @@
 #include "base/failure.h"
 #include "config/config.h"
 
-/* Figures that do not exist (MFU or utilisation on the CPU) are NAN: "na" on a line, null in JSON. */
+/* Figures that do not exist (MFU or utilisation on the CPU) are NAN: "na" on a line, null in JSON. mfu and gpu_util are
+ * in percent, packing_efficiency is a share (0 to 1). A rate counts real tokens unless its name says otherwise. */
 typedef struct {
     int64_t step, steps;
     double epoch, loss, learning_rate, grad_norm;
@@ -23,15 +24,20 @@ typedef struct {
 } run_summary;
 
 typedef struct report report;
-/* Opens OUTPUT_DIR/metrics.jsonl. Progress goes to standard output: one rewritten line on a terminal, else a key=value
- * line per logging_steps (and for the first and last step). */
+/* Refuses an output_dir that holds a result already, unless overwrite_output_dir or resume_from_checkpoint is given.
+ * For calling before the costly part of a start; report_open checks as well. */
+bool report_check_output(const config *c, failure *f);
+/* Makes OUTPUT_DIR and opens its metrics.jsonl: afresh, or to go on with after a resume. An old summary.json goes, so
+ * that a broken run leaves none. Progress goes to standard output: one rewritten line on a terminal, else a key=value
+ * line per logging_steps (and for the first and last step). `c` must outlive the report. */
 bool report_open(report **out, const config *c, failure *f);
 bool report_step(report *r, const step_metrics *m, failure *f); /* appends one whole line to metrics.jsonl */
+/* Appends {"step", "eval_loss", "eval_perplexity", "eval_seconds"} and prints a line. */
 bool report_eval(report *r, int64_t step, double loss, double seconds, failure *f);
 /* Writes summary.json and prints the last line: done steps=N loss=X tokens_per_second=X gpu_util=X peak_memory_gib=X
  * seconds=X output_dir=PATH. */
 bool report_done(report *r, const run_summary *s, failure *f);
-void report_close(report *r);
-/* Floating-point operations per token of a model, for MFU, and resident memory of this process. */
-double report_peak_memory_gib(void); /* VmHWM */
+void report_close(report *r); /* NULL is fine */
+/* Most memory that this process ever had resident (VmHWM; getrusage where there is no /proc). */
+double report_peak_memory_gib(void);
 #endif

@@ -1,0 +1,242 @@
+/* report.c - metrics.jsonl, summary.json, progress and the last line of a run.
+ *
+ * metrics.jsonl is opened for appending and gets each line in one write, so that a killed run leaves whole lines; the
+ * page cache keeps them.  summary.json is written whole at the end. */
+#include "report/report.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "report/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct report {
+    const config *c;
+    arena names;
+    const char *metrics_path;
+    int metrics;
+    bool terminal;
+    size_t shown; /* columns of the progress line now on the terminal */
+    int64_t first_step;
+    double first_time; /* when the first step was reported; 0 before */
+    text_buf text;     /* working memory of a line */
+};
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool goes_on(const config *c) { return c->resume_from_checkpoint[0] != 0; }
+
+/* An empty metrics.jsonl is left by a run that failed before its first step: no result. */
+static bool holds_result(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && st.st_size > 0;
+}
+
+bool report_check_output(const config *c, failure *f) {
+    static const char *const results[] = {"summary.json", "adapter_model.safetensors", "model.safetensors",
+                                          "model.safetensors.index.json", "metrics.jsonl"};
+    if (c->overwrite_output_dir || goes_on(c)) return true;
+    arena a = {0};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof results / sizeof *results && ok; i++)
+        if (holds_result(path_join(&a, c->output_dir, results[i])))
+            ok = fail(f, FAIL_INPUT,
+                      "output_dir: %s holds %s of an earlier run; choose another folder, or give "
+                      "--overwrite_output_dir to replace it",
+                      c->output_dir, results[i]);
+    arena_free(&a);
+    return ok;
+}
+
+bool report_open(report **out, const config *c, failure *f) {
+    TRY(report_check_output(c, f));
+    TRY(file_make_folders(c->output_dir, f));
+    report *r = xcalloc(1, sizeof *r);
+    *r = (report){.c = c, .terminal = isatty(STDOUT_FILENO) == 1};
+    r->metrics_path = path_join(&r->names, c->output_dir, "metrics.jsonl");
+    int fresh = goes_on(c) ? 0 : O_TRUNC;
+    r->metrics = open(r->metrics_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | fresh, 0644);
+    const char *old = path_join(&r->names, c->output_dir, "summary.json");
+    bool ok = r->metrics >= 0 || fail_errno(f, FAIL_MACHINE, "%s: cannot write", r->metrics_path);
+    if (ok && unlink(old) != 0 && errno != ENOENT) ok = fail_errno(f, FAIL_MACHINE, "%s: cannot remove", old);
+    if (!ok) return report_close(r), false;
+    *out = r;
+    return true;
+}
+
+void report_close(report *r) {
+    if (!r) return;
+    if (r->metrics >= 0) close(r->metrics);
+    text_free(&r->text);
+    arena_free(&r->names);
+    free(r);
+}
+
+static bool append_line(report *r, failure *f) {
+    for (size_t done = 0; done < r->text.size;) {
+        ssize_t n = write(r->metrics, r->text.data + done, r->text.size - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail_errno(f, FAIL_MACHINE, "%s: write failed", r->metrics_path);
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static bool flush_output(failure *f) {
+    if (fflush(stdout) == 0) return true;
+    return fail_errno(f, FAIL_MACHINE, "standard output: write failed");
+}
+
+static void put_int(text_buf *t, const char *before, const char *key, int64_t x) {
+    text_printf(t, "%s\"%s\": %lld", before, key, (long long)x);
+}
+
+static void put_double(text_buf *t, const char *before, const char *key, double x) {
+    text_printf(t, "%s\"%s\": ", before, key);
+    json_put_double(t, x);
+}
+
+static void put_metrics(text_buf *t, const step_metrics *m) {
+    put_int(t, "{", "step", m->step);
+    put_double(t, ", ", "epoch", m->epoch);
+    put_double(t, ", ", "loss", m->loss);
+    put_double(t, ", ", "learning_rate", m->learning_rate);
+    put_double(t, ", ", "grad_norm", m->grad_norm);
+    put_int(t, ", ", "tokens", m->tokens);
+    put_int(t, ", ", "label_tokens", m->label_tokens);
+    put_int(t, ", ", "slots", m->slots);
+    put_double(t, ", ", "tokens_per_second", m->tokens_per_second);
+    put_double(t, ", ", "mfu", m->mfu);
+    put_double(t, ", ", "gpu_util", m->gpu_util);
+    put_double(t, ", ", "memory_gib", m->memory_gib);
+    put_double(t, ", ", "step_seconds", m->step_seconds);
+    text_puts(t, "}\n");
+}
+
+/* Steps to go at the pace since the first step was reported; that first one has only its own time. */
+static double seconds_left(report *r, const step_metrics *m) {
+    double now = seconds_now(), pace = m->step_seconds;
+    if (r->first_time == 0) r->first_time = now, r->first_step = m->step;
+    if (m->step > r->first_step) pace = (now - r->first_time) / (double)(m->step - r->first_step);
+    return pace * (double)(m->steps - m->step);
+}
+
+static int terminal_width(void) {
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+/* Writes the line over the one before; blanks cover what a longer one left. */
+static void show_line(report *r, const char *text, size_t n) {
+    int rest = r->shown > n ? (int)(r->shown - n) : 0;
+    printf("\r%.*s%*s", (int)n, text, rest, "");
+    if (rest) printf("\r%.*s", (int)n, text);
+    r->shown = n;
+}
+
+static void clear_line(report *r) {
+    if (!r->shown) return;
+    show_line(r, "", 0);
+    printf("\r");
+}
+
+bool report_step(report *r, const step_metrics *m, failure *f) {
+    text_clear(&r->text);
+    put_metrics(&r->text, m);
+    TRY(append_line(r, f));
+    bool first = r->first_time == 0;
+    double left = seconds_left(r, m);
+    text_clear(&r->text);
+    if (r->terminal) {
+        progress_put_line(&r->text, m, left, terminal_width());
+        show_line(r, r->text.data, r->text.size);
+    } else if (first || m->step == m->steps || m->step % r->c->logging_steps == 0) {
+        progress_put_pairs(&r->text, m, left);
+        fputs(r->text.data, stdout);
+    } else return true;
+    return flush_output(f);
+}
+
+bool report_eval(report *r, int64_t step, double loss, double seconds, failure *f) {
+    text_buf *t = &r->text;
+    text_clear(t);
+    put_int(t, "{", "step", step);
+    put_double(t, ", ", "eval_loss", loss);
+    put_double(t, ", ", "eval_perplexity", exp(loss));
+    put_double(t, ", ", "eval_seconds", seconds);
+    text_puts(t, "}\n");
+    TRY(append_line(r, f));
+    clear_line(r);
+    text_clear(t);
+    text_printf(t, "step=%lld", (long long)step);
+    progress_put_pair(t, "eval_loss", loss, 6, true);
+    progress_put_pair(t, "eval_perplexity", exp(loss), 6, false);
+    progress_put_pair(t, "eval_seconds", seconds, 3, true);
+    printf("%s\n", t->data);
+    return flush_output(f);
+}
+
+static void put_summary(text_buf *t, const run_summary *s, const config *c) {
+    const char *next = ",\n  ";
+    put_int(t, "{\n  ", "steps", s->steps);
+    put_double(t, next, "loss", s->loss);
+    put_double(t, next, "tokens_per_second", s->tokens_per_second);
+    put_double(t, next, "gpu_util", s->gpu_util);
+    put_double(t, next, "peak_memory_gib", s->peak_memory_gib);
+    put_double(t, next, "seconds", s->seconds);
+    text_printf(t, "%s\"output_dir\": ", next);
+    json_put_string(t, c->output_dir, strlen(c->output_dir));
+    put_double(t, next, "first_loss", s->first_loss);
+    put_double(t, next, "eval_loss", s->eval_loss);
+    put_int(t, next, "tokens", s->tokens);
+    put_int(t, next, "label_tokens", s->label_tokens);
+    put_int(t, next, "slots", s->slots);
+    put_double(t, next, "label_tokens_per_second", s->label_tokens_per_second);
+    put_double(t, next, "slots_per_second", s->slots_per_second);
+    put_double(t, next, "packing_efficiency", s->packing_efficiency);
+    put_double(t, next, "start_seconds", s->start_seconds);
+    text_printf(t, "%s\"config\": ", next);
+    config_put_json(c, t);
+    text_puts(t, "\n}\n");
+}
+
+bool report_done(report *r, const run_summary *s, failure *f) {
+    text_clear(&r->text);
+    put_summary(&r->text, s, r->c);
+    TRY(file_write(path_join(&r->names, r->c->output_dir, "summary.json"), r->text.data, r->text.size, f));
+    if (r->shown) printf("\n");
+    r->shown = 0;
+    text_clear(&r->text);
+    text_printf(&r->text, "done steps=%lld", (long long)s->steps);
+    progress_put_pair(&r->text, "loss", s->loss, 6, true);
+    progress_put_pair(&r->text, "tokens_per_second", s->tokens_per_second, 1, true);
+    progress_put_pair(&r->text, "gpu_util", s->gpu_util, 1, true);
+    progress_put_pair(&r->text, "peak_memory_gib", s->peak_memory_gib, 3, true);
+    progress_put_pair(&r->text, "seconds", s->seconds, 3, true);
+    printf("%s output_dir=%s\n", r->text.data, r->c->output_dir);
+    return flush_output(f);
+}
+
+double report_peak_memory_gib(void) {
+    char line[256];
+    double kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (strncmp(line, "VmHWM:", 6) == 0) kib = strtod(line + 6, NULL);
+    if (status) fclose(status);
+    struct rusage usage;
+    if (kib == 0 && getrusage(RUSAGE_SELF, &usage) == 0) kib = (double)usage.ru_maxrss;
+    return kib / (1 << 20);
+}
