@@ -18,8 +18,11 @@ typedef struct {
     int32_t *tokens; /* stb_ds, all examples one after the other */
     uint8_t *labels; /* stb_ds, parallel: 1 where the token is to be learnt (the first token of an example never is) */
     int64_t *start;  /* stb_ds [examples + 1] */
+    int64_t *source; /* stb_ds [examples]: the row of its file that an example came from, 1-based */
+    int32_t *path;   /* stb_ds [examples]: index into dataset_options.paths */
     int64_t rows_read;
-    drop_count *drops; /* stb_ds */
+    drop_count *drops; /* stb_ds: rows left out */
+    drop_count *notes; /* stb_ds: rows kept after a rule was applied to them (cut to length, U+FFFD put in, ...) */
     int64_t dropped_characters;
 } dataset;
 
@@ -38,14 +41,16 @@ bool dataset_load(dataset *d, const dataset_options *o, const tokenizer *t, cons
 void dataset_free(dataset *d);
 int64_t dataset_count(const dataset *d);
 
-/* Rows of one epoch: examples placed into rows of max_length. */
+/* Rows of one epoch: examples placed into rows of max_length. The number of rows depends on the lengths alone, so every
+ * epoch has as many. */
 typedef struct {
     int32_t *example;   /* [examples placed], grouped by row */
     int64_t *row_start; /* [rows + 1] into example */
     int64_t rows;
 } packing;
-/* packed: best fit in a window of examples shuffled by `key`, rows in shuffled order. Not packed: one example a row.
- * shuffle false keeps the file's order. */
+/* packed: best fit, longest first, over all examples; `key` decides which of several examples of one length goes where,
+ * and the order of the rows. Not packed: one example a row. shuffle false keeps the file's order (packed: rows in the
+ * order of their first example). O(examples + max_length). No example may be longer than max_length. */
 void pack_rows(packing *p, const dataset *d, int max_length, bool packed, bool shuffle, uint64_t key);
 void packing_free(packing *p);
 

@@ -1,0 +1,16 @@
+/* dataset.c - the tokenized examples as one long list of tokens, with the places where examples begin. */
+#include "data/dataset.h"
+#include "base/array.h"
+
+void dataset_free(dataset *d) {
+    arrfree(d->tokens);
+    arrfree(d->labels);
+    arrfree(d->start);
+    arrfree(d->source);
+    arrfree(d->path);
+    arrfree(d->drops);
+    arrfree(d->notes);
+    *d = (dataset){0};
+}
+
+int64_t dataset_count(const dataset *d) { return d->start ? arrlen(d->start) - 1 : 0; }
