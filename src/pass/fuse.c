@@ -105,7 +105,8 @@ static bool find_branch(context *c, vid y, branch *b) {
     return find_product(c, b->norm ? b->norm->in[0] : x, &b->p);
 }
 
-/* attention(rope(norm?(product(h))), rope(norm?(product(h))), product(h)) with h = rms_norm(a) or rms_norm(a + b)
+/* attention(...) or attention_cached(rope(norm?(product(h))), rope(norm?(product(h))), product(h)) with h = rms_norm(a)
+ * or rms_norm(a + b)
  * -> norm_qkv_rope, attention */
 static bool fuse_norm_qkv_rope(context *c, graph_op *attention) {
     branch q, k;
@@ -191,8 +192,11 @@ static const struct {
     bool (*rewrite)(context *, graph_op *);
 } rules[] = {
     /* linear_lora first: the rules below it read its result */
-    {"linear_lora", OP_add, fuse_linear_lora},       {"norm_qkv_rope", OP_attention, fuse_norm_qkv_rope},
-    {"gate_up_glu", OP_glu, fuse_gate_up_glu},       {"add_rms_norm", OP_rms_norm, fuse_add_rms_norm},
+    {"linear_lora", OP_add, fuse_linear_lora},
+    {"norm_qkv_rope", OP_attention, fuse_norm_qkv_rope},
+    {"norm_qkv_rope", OP_attention_cached, fuse_norm_qkv_rope},
+    {"gate_up_glu", OP_glu, fuse_gate_up_glu},
+    {"add_rms_norm", OP_rms_norm, fuse_add_rms_norm},
     {"linear_ce", OP_cross_entropy, fuse_linear_ce},
 };
 enum { N_RULES = sizeof rules / sizeof *rules };

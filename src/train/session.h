@@ -26,6 +26,7 @@ typedef struct {
     chat_format *chat;
     st_set *weights, *adapter; /* adapter: the one named by the config, NULL when none */
     adapter_config lora;       /* of the adapter trained or loaded; rank 0 when there is none */
+    int n_context; /* SESSION_GENERATE: longest sequence; set before session_build */
     graph g;
     model_io io;
     recompute_level level;
@@ -46,6 +47,8 @@ bool session_build(session *s, session_kind kind, int n_rows, recompute_level le
 bool session_start(session *s, bool planned, failure *f);
 void session_close(session *s);
 
+/* Ops of the whole program. */
+int session_ops(const session *s);
 /* Drops the program and its memory, so that another can be built for the same weights. */
 void session_drop_program(session *s);
 #endif

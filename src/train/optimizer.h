@@ -1,0 +1,18 @@
+/* optimizer.h - AdamW over the trainable params of a session, with float32 master weights and moments. */
+#ifndef TRAIN_OPTIMIZER_H
+#define TRAIN_OPTIMIZER_H
+#include "train/session.h"
+
+typedef struct optimizer optimizer;
+
+/* Allocates the moments (two floats for each trainable weight). */
+bool optimizer_open(optimizer **out, session *s, failure *f);
+void optimizer_close(optimizer *o);
+int64_t optimizer_params(const optimizer *o); /* trainable weights */
+/* Global L2 norm of all gradients; not finite when a gradient is not. */
+bool optimizer_grad_norm(optimizer *o, double *norm, failure *f);
+/* One step at this learning rate; gradients are scaled so that their norm is at most max_grad_norm (0: no limit).
+ * Adapters decay by weight_decay; of a model's own params, norms and biases do not (transformers' Trainer). */
+bool optimizer_step(optimizer *o, double learning_rate, double norm, failure *f);
+bool optimizer_decays(const char *param_name);
+#endif

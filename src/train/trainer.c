@@ -1,0 +1,213 @@
+/* trainer.c - the loop: deal the micro-batches of a step, run them, clip, step, report.
+ *
+ * The loss is divided once by all label tokens of the step: every micro-batch runs with dLoss/dnll = 1 / labels, and
+ * the loss and the gradients gather over them on the device. */
+#include "train/trainer.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int train_slots(const config *c) { return (int)(c->per_device_train_batch_size * c->max_length); }
+
+static int accumulation(const config *c) {
+    int64_t batch = c->per_device_train_batch_size;
+    return (int)(c->gradient_accumulation_steps ? c->gradient_accumulation_steps : (16 + batch - 1) / batch);
+}
+
+static bool build_at(session *s, recompute_level level, failure *f) {
+    session_drop_program(s);
+    return session_build(s, SESSION_TRAIN, train_slots(s->c), level, f);
+}
+
+bool train_build(session *s, failure *f) {
+    for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++)
+        if (strcmp(s->c->gradient_checkpointing, recompute_name(level)) == 0) return build_at(s, level, f);
+    TRY(backend_find(&s->b, s->c->device, f));
+    TRY(s->b->open(f));
+    size_t room = s->b->memory();
+    int64_t least = 0;
+    for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
+        TRY(build_at(s, level, f));
+        plan p;
+        plan_make(&p, &s->g, s->b, true);
+        least = p.total;
+        plan_free(&p);
+        if (!room || (size_t)least <= room) return true;
+    }
+    return fail(f, FAIL_MACHINE,
+                "this run needs %.2f GiB on the %s even with full recompute, %.2f GiB are free: lower "
+                "per_device_train_batch_size or max_length, or lora_rank",
+                (double)least / 0x1p30, s->b->name, (double)room / 0x1p30);
+}
+
+static bool upload_batch(session *s, const micro_batch *b, failure *f) {
+    int64_t n = b->info.rows;
+    return executor_upload(s->x, s->io.ids, b->ids, n, f) && executor_upload(s->x, s->io.pos, b->pos, n, f) &&
+           executor_upload(s->x, s->io.cu, b->cu, b->info.docs + 1, f) &&
+           executor_upload(s->x, s->io.target, b->target, n, f);
+}
+
+bool train_micro_batch(session *s, const micro_batch *b, float scale, bool backward, failure *f) {
+    int n = b->info.rows;
+    float *weight = xmalloc(sizeof *weight * (size_t)n);
+    for (int t = 0; t < n; t++) weight[t] = b->target[t] >= 0 ? scale : 0;
+    bool ok = upload_batch(s, b, f) && executor_upload(s->x, s->io.weight, weight, n, f);
+    free(weight);
+    int ops = backward ? (int)session_ops(s) : s->g.n_forward;
+    batch_info info = b->info;
+    info.training = backward;
+    return ok && executor_run(s->x, 0, ops, &info, f);
+}
+
+typedef struct {
+    session *s;
+    optimizer *o;
+    loader *l;
+    schedule rate;
+    micro_batch *batches; /* [accumulation] */
+    int n_batches;
+    int64_t step, skipped;
+} run;
+
+static bool run_step(run *t, int n, step_metrics *m, failure *f) {
+    session *s = t->s;
+    int64_t labels = 0;
+    for (int i = 0; i < n; i++) labels += t->batches[i].info.labels;
+    TRY(executor_clear(s->x, ROLE_GRAD, f));
+    TRY(executor_clear(s->x, ROLE_OUTPUT, f));
+    for (int i = 0; i < n; i++) {
+        TRY(train_micro_batch(s, &t->batches[i], labels ? 1 / (float)labels : 0, true, f));
+        m->tokens += t->batches[i].info.rows;
+    }
+    float loss;
+    TRY(executor_download(s->x, s->io.loss, &loss, 1, f));
+    TRY(optimizer_grad_norm(t->o, &m->grad_norm, f));
+    m->loss = loss;
+    m->label_tokens = labels;
+    m->slots = (int64_t)n * train_slots(s->c);
+    m->learning_rate = schedule_rate(&t->rate, t->step);
+    if (isfinite(m->grad_norm) && isfinite(m->loss)) return optimizer_step(t->o, m->learning_rate, m->grad_norm, f);
+    t->skipped++;
+    log_warning("step %lld: loss %g, gradient norm %g: no update (%lld steps skipped so far)", (long long)t->step + 1,
+                m->loss, m->grad_norm, (long long)t->skipped);
+    return true;
+}
+
+static void add_to_summary(run_summary *out, const step_metrics *m) {
+    if (out->steps++ == 0) out->first_loss = m->loss;
+    out->loss = m->loss;
+    out->tokens += m->tokens;
+    out->label_tokens += m->label_tokens;
+    out->slots += m->slots;
+}
+
+static void finish_summary(run_summary *out, double begin, double busy) {
+    out->tokens_per_second = (double)out->tokens / busy;
+    out->label_tokens_per_second = (double)out->label_tokens / busy;
+    out->slots_per_second = (double)out->slots / busy;
+    out->packing_efficiency = (double)out->tokens / (double)out->slots;
+    out->peak_memory_gib = report_peak_memory_gib();
+    out->gpu_util = NAN;
+    out->seconds = clock_seconds() - begin;
+}
+
+static bool evaluate_now(run *t, const dataset *eval, report *r, run_summary *out, failure *f) {
+    eval_result e;
+    TRY(train_evaluate(t->s, eval, &e, f));
+    out->eval_loss = e.loss;
+    return report_eval(r, t->step, e.loss, e.seconds, f);
+}
+
+static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_summary *out, failure *f) {
+    const config *c = t->s->c;
+    double busy = 0;
+    int n;
+    out->start_seconds = clock_seconds() - begin;
+    while (loader_next(t->l, t->batches, &n)) {
+        double started = clock_seconds();
+        step_metrics m = {.steps = t->rate.total, .mfu = NAN, .gpu_util = NAN};
+        TRY(run_step(t, n, &m, f));
+        m.step = ++t->step;
+        m.epoch = loader_epoch(t->l);
+        m.step_seconds = clock_seconds() - started;
+        m.tokens_per_second = (double)m.tokens / m.step_seconds;
+        m.memory_gib = report_peak_memory_gib();
+        busy += m.step_seconds;
+        add_to_summary(out, &m);
+        TRY(report_step(r, &m, f));
+        if (eval && c->eval_steps && t->step % c->eval_steps == 0) TRY(evaluate_now(t, eval, r, out, f));
+    }
+    if (eval && (!c->eval_steps || t->step % c->eval_steps)) TRY(evaluate_now(t, eval, r, out, f));
+    if (t->skipped == t->step) return fail(f, FAIL_INPUT, "every step had a loss or gradient that is not finite");
+    finish_summary(out, begin, busy);
+    return true;
+}
+
+bool train_run(session *s, const dataset *data, const dataset *eval, report *r, double begin, run_summary *out,
+               failure *f) {
+    const config *c = s->c;
+    run t = {.s = s, .n_batches = accumulation(c)};
+    loader_options options = {.batch_size = (int)c->per_device_train_batch_size,
+                              .max_length = (int)c->max_length,
+                              .grad_accumulation = t.n_batches,
+                              .epochs = c->num_train_epochs,
+                              .max_steps = c->max_steps,
+                              .packed = c->packing,
+                              .shuffle = c->dataset_shuffle,
+                              .seed = (uint64_t)c->seed};
+    *out = (run_summary){.eval_loss = NAN};
+    TRY(loader_open(&t.l, data, &options, f));
+    t.rate = schedule_from_config(c, loader_steps(t.l));
+    t.batches = xcalloc((size_t)t.n_batches, sizeof *t.batches);
+    for (int i = 0; i < t.n_batches; i++) micro_batch_init(&t.batches[i], train_slots(c));
+    bool ok = optimizer_open(&t.o, s, f);
+    if (ok)
+        log_info("%lld trainable weights, %lld steps of %d x %d slots, peak memory planned %.2f GiB (recompute %s)",
+                 (long long)optimizer_params(t.o), (long long)t.rate.total, t.n_batches, train_slots(c),
+                 (double)s->p.total / 0x1p30, recompute_name(s->level));
+    ok = ok && run_steps(&t, eval, r, begin, out, f);
+    for (int i = 0; i < t.n_batches; i++) micro_batch_free(&t.batches[i]);
+    free(t.batches);
+    optimizer_close(t.o);
+    loader_close(t.l);
+    return ok;
+}
+
+bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *f) {
+    const config *c = s->c;
+    double started = clock_seconds(), sum = 0;
+    int n_slots = (int)s->g.values[s->io.ids].rows;
+    loader_options options = {.batch_size = n_slots / (int)c->max_length,
+                              .max_length = (int)c->max_length,
+                              .grad_accumulation = 1,
+                              .epochs = 1,
+                              .max_steps = -1,
+                              .packed = c->packing};
+    loader *l;
+    *out = (eval_result){0};
+    TRY(loader_open(&l, data, &options, f));
+    micro_batch b;
+    micro_batch_init(&b, n_slots);
+    int n;
+    bool ok = true;
+    while (ok && loader_next(l, &b, &n)) {
+        float loss;
+        ok = executor_clear(s->x, ROLE_OUTPUT, f) && train_micro_batch(s, &b, 1, false, f) &&
+             executor_download(s->x, s->io.loss, &loss, 1, f);
+        if (!ok) break;
+        sum += loss;
+        out->tokens += b.info.rows;
+        out->label_tokens += b.info.labels;
+    }
+    micro_batch_free(&b);
+    loader_close(l);
+    out->loss = out->label_tokens ? sum / (double)out->label_tokens : NAN;
+    out->seconds = clock_seconds() - started;
+    return ok;
+}

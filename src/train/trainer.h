@@ -1,0 +1,27 @@
+/* trainer.h - the training loop over a started session, and evaluation of a data set. */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+#include "data/dataset.h"
+#include "report/report.h"
+#include "train/session.h"
+
+/* Rows of a micro-batch are per_device_train_batch_size * max_length slots. */
+int train_slots(const config *c);
+/* The first recompute level whose plan fits the backend's memory; leaves the program built at that level. With
+ * gradient_checkpointing other than auto: that level. */
+bool train_build(session *s, failure *f);
+/* Runs every step and fills `out` but for start_seconds (begin: clock_seconds() of the program's start). */
+bool train_run(session *s, const dataset *data, const dataset *eval, report *r, double begin, run_summary *out,
+               failure *f);
+
+typedef struct {
+    double loss; /* mean over label tokens */
+    int64_t tokens, label_tokens;
+    double seconds;
+} eval_result;
+/* Mean loss of a data set through the forward half of the session's program. */
+bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *f);
+
+/* Runs one micro-batch: forward, and backward when `backward`, with dLoss/dnll = scale on label rows. */
+bool train_micro_batch(session *s, const micro_batch *b, float scale, bool backward, failure *f);
+#endif

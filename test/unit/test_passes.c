@@ -1,0 +1,300 @@
+/* test_passes.c - the rewrites of the program, looked at as lists of ops. Their numbers are tested in test_program.c.
+ */
+#include "unit.h"
+
+#include "base/array.h"
+#include "exec/plan.h"
+#include "graph/op_check.h"
+#include "unit/program.h"
+
+#include <string.h>
+
+static int count_ops(const graph *g, op_kind kind) {
+    int n = 0;
+    for (int i = 0; i < arrlen(g->ops); i++) n += g->ops[i].kind == kind;
+    return n;
+}
+
+static int count_params(const graph *g, bool trainable) {
+    int n = 0;
+    for (vid v = 1; v < arrlen(g->values); v++)
+        n += g->values[v].role == ROLE_PARAM && g->values[v].trainable == trainable;
+    return n;
+}
+
+static int attach(const char *const *targets, int n, bool regex, const int *layers, int n_layers, failure *f) {
+    graph g;
+    program_kind k = {0};
+    model_config m = program_config(&k);
+    graph_init(&g, DTYPE_F32);
+    model_build(&g, &m, 8, NULL, NULL);
+    lora_options o = {.rank = 2,
+                      .alpha = 4,
+                      .targets = targets,
+                      .n_targets = n,
+                      .regex = regex,
+                      .layers = layers,
+                      .n_layers = n_layers};
+    bool ok = pass_lora(&g, &o, f);
+    int adapters = ok ? count_params(&g, true) / 2 : -1;
+    if (ok) assert_true(pass_verify(&g, f));
+    graph_free(&g);
+    return adapters;
+}
+
+/* cases.md A02 */
+static void lora_targets(void **state) {
+    (void)state;
+    failure f;
+    const int layer1[] = {1};
+    assert_int_equal(attach((const char *[]){"all-linear"}, 1, false, NULL, 0, &f), 14);
+    assert_int_equal(attach((const char *[]){"q_proj", "v_proj"}, 2, false, NULL, 0, &f), 4);
+    assert_int_equal(attach((const char *[]){"self_attn.q_proj"}, 1, false, NULL, 0, &f), 2);
+    assert_int_equal(attach((const char *[]){".*layers\\.1\\..*q_proj"}, 1, true, NULL, 0, &f), 1);
+    assert_int_equal(attach((const char *[]){"q_proj"}, 1, true, NULL, 0, &f), -1); /* the whole path must match */
+    assert_int_equal(attach((const char *[]){"all-linear"}, 1, false, layer1, 1, &f), 7);
+    assert_int_equal(attach((const char *[]){"proj"}, 1, false, NULL, 0, &f), -1);
+    assert_non_null(strstr(f.text, "\"proj\" matches no linear"));
+    assert_non_null(strstr(f.text, "model.layers.0.self_attn.q_proj"));
+    assert_int_equal(attach((const char *[]){"q_proj", "w1"}, 2, false, NULL, 0, &f), -1);
+    assert_non_null(strstr(f.text, "\"w1\""));
+    assert_int_equal(attach((const char *[]){"(q_proj"}, 1, true, NULL, 0, &f), -1);
+    assert_non_null(strstr(f.text, "no regular expression"));
+}
+
+/* cases.md A01 */
+static void lora_scale(void **state) {
+    (void)state;
+    const int rank[] = {8, 16, 64};
+    const float plain[] = {2, 1, 0.25f}, rs[] = {5.656854f, 4, 2};
+    for (int i = 0; i < 3; i++) {
+        lora_options o = {.rank = rank[i], .alpha = 16};
+        assert_float_equal(lora_scaling(&o), plain[i], 1e-6);
+        o.use_rslora = true;
+        assert_float_equal(lora_scaling(&o), rs[i], 1e-6);
+    }
+}
+
+static void lora_names(void **state) {
+    (void)state;
+    graph g;
+    failure f;
+    program_build(&g, &(program_kind){.rank = 3}, 8, &f);
+    vid A = graph_find(&g, "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight");
+    vid B = graph_find(&g, "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight");
+    assert_true(A && B);
+    assert_true(g.values[A].rows == 3 && g.values[A].cols == 40 && g.values[B].rows == 24 && g.values[B].cols == 3);
+    graph_free(&g);
+}
+
+static void fuse_finds_every_chain(void **state) {
+    (void)state;
+    const program_kind kinds[] = {{.fused = true, .rank = 2},
+                                  {.fused = true, .rank = 2, .qk_norm = true, .bias = true},
+                                  {.fused = true, .full = true, .tied = true}};
+    for (int i = 0; i < 3; i++) {
+        graph g;
+        failure f;
+        program_build(&g, &kinds[i], 8, &f);
+        assert_true(pass_verify(&g, &f));
+        assert_int_equal(count_ops(&g, OP_norm_qkv_rope), 2);
+        assert_int_equal(count_ops(&g, OP_gate_up_glu), 2);
+        assert_int_equal(count_ops(&g, OP_add_rms_norm), 3); /* before each mlp and before the head */
+        assert_int_equal(count_ops(&g, OP_linear_ce), 1);
+        assert_int_equal(count_ops(&g, OP_linear_lora), kinds[i].rank ? 4 : 0); /* o_proj, down_proj */
+        assert_int_equal(count_ops(&g, OP_cross_entropy), 0);
+        /* embed; prologue, attention, o_proj, add + norm, gate/up, down_proj; add + norm, head, sum */
+        assert_int_equal(g.n_forward, 1 + 2 * 6 + 3);
+        graph_free(&g);
+    }
+}
+
+static void fuse_leaves_dropout_chains(void **state) {
+    (void)state;
+    graph g;
+    failure f;
+    program_build(&g, &(program_kind){.fused = true, .rank = 2, .dropout = 0.1f}, 8, &f);
+    assert_true(pass_verify(&g, &f));
+    assert_int_equal(count_ops(&g, OP_norm_qkv_rope), 0);
+    assert_int_equal(count_ops(&g, OP_linear_lora), 0);
+    assert_int_equal(count_ops(&g, OP_linear_ce), 1);
+    graph_free(&g);
+}
+
+static void fuse_rule_names(void **state) {
+    (void)state;
+    graph g;
+    failure f;
+    program_kind k = {0};
+    model_config m = program_config(&k);
+    graph_init(&g, DTYPE_F32);
+    model_build(&g, &m, 8, NULL, NULL);
+    assert_false(pass_fuse(&g, "linear_c", &f));
+    assert_non_null(strstr(f.text, "nearest: linear_ce"));
+    assert_true(pass_fuse(&g, "linear_ce,add_rms_norm", &f));
+    assert_int_equal(count_ops(&g, OP_linear_ce), 1);
+    assert_int_equal(count_ops(&g, OP_gate_up_glu), 0);
+    graph_free(&g);
+}
+
+/* Frozen weights get no gradient, and nothing runs below the first trainable layer. */
+static void backward_does_no_needless_work(void **state) {
+    (void)state;
+    graph g;
+    failure f;
+    program_build(&g, &(program_kind){.rank = 2}, 8, &f);
+    assert_int_equal(count_ops(&g, OP_embed_bwd), 0);
+    assert_int_equal(count_ops(&g, OP_rms_norm_bwd), 4); /* 5 norms; the first one's input does not train */
+    int weight_gradients = 0;
+    for (vid v = 1; v < arrlen(g.values); v++) {
+        if (g.values[v].role != ROLE_GRAD) continue;
+        assert_non_null(strstr(g.values[v].name, ".lora_"));
+        weight_gradients++;
+    }
+    assert_int_equal(weight_gradients, 28);
+    graph_free(&g);
+    program_build(&g, &(program_kind){.full = true, .tied = true}, 8, &f);
+    vid table = graph_find(&g, "model.embed_tokens.weight");
+    int writers = 0; /* embedding and head add into one gradient */
+    for (int i = 0; i < arrlen(g.ops); i++)
+        for (int k = 0; k < GRAPH_MAX_OUT; k++) writers += g.ops[i].out[k] == g.values[table].grad;
+    assert_int_equal(writers, 2);
+    graph_free(&g);
+}
+
+/* What backward ops read of the forward half: bytes that must live across. */
+static int64_t kept_bytes(const graph *g) {
+    bool *read = xcalloc((size_t)arrlen(g->values), sizeof *read);
+    int64_t bytes = 0;
+    for (int i = g->n_forward; i < arrlen(g->ops); i++)
+        for (int k = 0; k < GRAPH_MAX_IN; k++) read[g->ops[i].in[k]] = true;
+    for (int i = 0; i < g->n_forward; i++)
+        for (int k = 0; k < GRAPH_MAX_OUT; k++)
+            if (g->ops[i].out[k] && read[g->ops[i].out[k]]) bytes += value_bytes(&g->values[g->ops[i].out[k]]);
+    free(read);
+    return bytes;
+}
+
+static void recompute_keeps_less(void **state) {
+    (void)state;
+    for (int fused = 0; fused < 2; fused++) {
+        int64_t kept[RECOMPUTE_COUNT];
+        for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
+            graph g;
+            failure f;
+            program_build(&g, &(program_kind){.rank = 2, .fused = fused, .level = level}, 8, &f);
+            assert_true(pass_verify(&g, &f));
+            kept[level] = kept_bytes(&g);
+            graph_free(&g);
+        }
+        assert_true(kept[RECOMPUTE_CHEAP] < kept[RECOMPUTE_NONE]);
+        assert_true(kept[RECOMPUTE_FULL] < kept[RECOMPUTE_CHEAP]);
+        /* full: the two layers' inputs, the last norm's input and output, its rstd, lse and nll: nothing of a layer */
+        assert_true(kept[RECOMPUTE_FULL] <= (int64_t)sizeof(float) * 8 * (5 * 24 + 3) + (fused ? 0 : 4 * 8 * 31));
+    }
+}
+
+static bool overlap(int64_t a, int64_t na, int64_t b, int64_t nb) { return a < b + nb && b < a + na; }
+
+static void plan_never_overlaps_live_values(void **state) {
+    (void)state;
+    graph g;
+    failure f;
+    program_build(&g, &(program_kind){.rank = 2, .fused = true, .level = RECOMPUTE_CHEAP}, 8, &f);
+    plan p;
+    plan_make(&p, &g, NULL, true);
+    int n = (int)arrlen(g.values);
+    int *first = xcalloc((size_t)n, sizeof(int)), *last = xcalloc((size_t)n, sizeof(int));
+    for (int i = 0; i < arrlen(g.ops); i++)
+        for (int k = 0; k < GRAPH_MAX_IN + GRAPH_MAX_OUT; k++) {
+            const graph_op *o = &g.ops[i];
+            vid v = 0;
+            if (k < GRAPH_MAX_IN) v = o->in[k];
+            else v = o->out[k - GRAPH_MAX_IN];
+            if (!first[v]) first[v] = i + 1;
+            last[v] = i + 1;
+        }
+    for (vid a = 1; a < n; a++)
+        for (vid b = a + 1; b < n; b++) {
+            if (p.offset[a] < 0 || p.offset[b] < 0 || last[a] < first[b] || last[b] < first[a]) continue;
+            assert_false(overlap(p.offset[a], value_bytes(&g.values[a]), p.offset[b], value_bytes(&g.values[b])));
+        }
+    assert_true(p.arena < p.naive);
+    assert_int_equal(p.moments, 2 * p.trainable);
+    assert_int_equal(p.grads, p.trainable);
+    plan alone;
+    plan_make(&alone, &g, NULL, false);
+    assert_int_equal(alone.arena, alone.naive);
+    plan_free(&alone);
+    plan_free(&p);
+    free(first);
+    free(last);
+    graph_free(&g);
+}
+
+static void verify_finds_faults(void **state) {
+    (void)state;
+    graph g;
+    failure f;
+    program_build(&g, &(program_kind){.rank = 2}, 8, &f);
+    assert_true(pass_verify(&g, &f));
+    graph_op saved = g.ops[3];
+    g.ops[3].in[0] = g.ops[4].out[0];
+    assert_false(pass_verify(&g, &f));
+    g.ops[3] = saved;
+    g.ops[4].out[0] = saved.out[0];
+    assert_false(pass_verify(&g, &f));
+    graph_free(&g);
+}
+
+static void shapes_are_checked(void **state) {
+    (void)state;
+    graph g;
+    char why[256];
+    graph_init(&g, DTYPE_F32);
+    vid x = graph_add_value(&g, ROLE_INPUT, DTYPE_F32, 5, 8, "x"),
+        w = graph_add_value(&g, ROLE_PARAM, DTYPE_F32, 6, 8, "w");
+    vid y = graph_add_value(&g, ROLE_TEMP, DTYPE_F32, 5, 6, "y"),
+        z = graph_add_value(&g, ROLE_TEMP, DTYPE_F32, 5, 7, "z");
+    assert_true(op_check(&g, &(graph_op){OP_linear, {x, w}, {y}}, why, sizeof why));
+    assert_false(op_check(&g, &(graph_op){OP_linear, {x, w}, {z}}, why, sizeof why));
+    assert_string_equal(why, "operand y: found 7 where M = 6 is expected");
+    assert_false(op_check(&g, &(graph_op){OP_linear, {x, 0}, {y}}, why, sizeof why));
+    assert_string_equal(why, "operand W is absent");
+    assert_false(op_check(&g, &(graph_op){OP_linear, {x, w, x}, {y}}, why, sizeof why));
+    vid pos = graph_add_value(&g, ROLE_INPUT, DTYPE_I32, 5, 1, "pos");
+    vid f4 = graph_add_value(&g, ROLE_INPUT, DTYPE_F32, 4, 1, "f4"),
+        f3 = graph_add_value(&g, ROLE_INPUT, DTYPE_F32, 3, 1, "f3");
+    assert_true(op_check(&g, &(graph_op){OP_rope, {x, pos, f4}, {x}, {.head_dim = 8}}, why, sizeof why));
+    assert_false(op_check(&g, &(graph_op){OP_rope, {x, pos, f3}, {x}, {.head_dim = 8}}, why, sizeof why));
+    graph_free(&g);
+}
+
+/* Every op of the list is reachable by a rule or known to be terminal. */
+static void backward_rules_are_complete(void **state) {
+    (void)state;
+    for (op_kind k = 0; k < OP_COUNT; k++) {
+        bool backward_op = k >= OP_embed_bwd && k <= OP_cross_entropy_bwd;
+        bool terminal = k == OP_weighted_sum || k == OP_gather || k == OP_attention_cached || backward_op ||
+                        k == OP_linear_lora_dx || k == OP_linear_lora_dab || k == OP_linear_ce_bwd;
+        assert_int_equal(backward_has_rule(k), !terminal);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lora_targets),
+        cmocka_unit_test(lora_scale),
+        cmocka_unit_test(lora_names),
+        cmocka_unit_test(fuse_finds_every_chain),
+        cmocka_unit_test(fuse_leaves_dropout_chains),
+        cmocka_unit_test(fuse_rule_names),
+        cmocka_unit_test(backward_does_no_needless_work),
+        cmocka_unit_test(recompute_keeps_less),
+        cmocka_unit_test(plan_never_overlaps_live_values),
+        cmocka_unit_test(verify_finds_faults),
+        cmocka_unit_test(shapes_are_checked),
+        cmocka_unit_test(backward_rules_are_complete),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
