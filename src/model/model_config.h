@@ -12,14 +12,16 @@
 typedef enum { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 } rope_kind;
 
 typedef struct {
+    rope_kind kind;
+    double theta, factor, low_freq_factor, high_freq_factor;
+    int original_max_position;
+} rope_config;
+
+typedef struct {
     const char *family; /* model_type: "llama", "qwen2", "qwen3", "mistral" */
     int n_layer, d_model, n_head, n_kv_head, head_dim, d_ff, vocab;
     float rms_eps;
-    struct {
-        rope_kind kind;
-        double theta, factor, low_freq_factor, high_freq_factor;
-        int original_max_position;
-    } rope;
+    rope_config rope;
     int max_position;
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied_head;
     glu_kind glu;
