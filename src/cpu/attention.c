@@ -1,0 +1,202 @@
+/* attention.c - causal softmax attention over packed documents, with grouped heads and an optional window, and its
+ * gradient.
+ *
+ * Row i sees rows max(document start, i - window + 1) .. i.  Work is cut into (document, head) or (document, head,
+ * block of query rows); a block's scores against the keys that it may see fill [ROWS, keys] floats of the thread's
+ * scratch: memory is linear in the length of a document, and nothing is computed between documents.
+ * The softmax is over whole rows; lse is kept and the backward gets P back from it as exp(s - lse).
+ * When several query heads share a key head the backward gives each its own dk and dv, summed at the end in order. */
+#include "base/simd.h"
+#include "cpu/cpu.h"
+#include "cpu/exp.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+enum { ROWS = 64 };
+
+typedef struct {
+    const float *q, *k, *v;
+    const int32_t *cu;
+    int64_t H, G, d, N; /* N: stride of a score row, the most keys a block can see */
+    int64_t window;
+    float scale;
+} shapes;
+
+/* Query rows [q0, q1) of one document against keys [k0, q1). */
+typedef struct {
+    int64_t start, q0, q1, k0;
+} block;
+
+static shapes open_shapes(const kernel_call *call, int q) {
+    const tensor *in = call->in;
+    int64_t d = call->op->attr.head_dim;
+    return (shapes){in[q].data,
+                    in[q + 1].data,
+                    in[q + 2].data,
+                    in[q + 3].data,
+                    in[q].cols / d,
+                    in[q + 1].cols / d,
+                    d,
+                    cpu_round(in[q].rows),
+                    call->op->attr.window,
+                    call->op->attr.scale};
+}
+
+static block block_at(const shapes *s, int64_t start, int64_t end, int64_t q0) {
+    block b = {start, q0, q0 + ROWS < end ? q0 + ROWS : end, start};
+    if (s->window && q0 - s->window + 1 > start) b.k0 = q0 - s->window + 1;
+    return b;
+}
+
+static int64_t first_key(const shapes *s, const block *b, int64_t row) {
+    int64_t first = s->window ? row - s->window + 1 : b->start;
+    return first > b->start ? first : b->start;
+}
+
+/* out[rows, keys] = factor x[q0:q1, head] y[k0:q1, group]' (row strides H*d and G*d) */
+static void scores(float *out, const shapes *s, const block *b, const float *x, int64_t h, const float *y,
+                   float factor) {
+    int64_t H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)(b->q1 - b->q0), (int)(b->q1 - b->k0), (int)s->d, factor,
+                x + b->q0 * H + h * s->d, (int)H, y + b->k0 * G + group * s->d, (int)G, 0, out, (int)s->N);
+}
+
+/* Turns a row of scores into probabilities, zero where the row may not look; returns log(sum(exp)). */
+static float softmax_row(float *row, int64_t lo, int64_t hi, int64_t keys) {
+    float max = cpu_max(row + lo, hi - lo), sum = cpu_exp_sum(row + lo, row + lo, max, hi - lo);
+    cpu_scale(row + lo, row + lo, 1 / sum, hi - lo);
+    memset(row, 0, (size_t)lo * 4);
+    memset(row + hi, 0, (size_t)(keys - hi) * 4);
+    return max + logf(sum);
+}
+
+static void attend(const shapes *s, const block *b, int64_t h, float *o, float *lse, float *P) {
+    int64_t keys = b->q1 - b->k0, rows = b->q1 - b->q0, H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
+    scores(P, s, b, s->q, h, s->k, s->scale);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t row = b->q0 + i;
+        lse[row * s->H + h] = softmax_row(P + i * s->N, first_key(s, b, row) - b->k0, row + 1 - b->k0, keys);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)s->d, (int)keys, 1, P, (int)s->N,
+                s->v + b->k0 * G + group * s->d, (int)G, 0, o + b->q0 * H + h * s->d, (int)H);
+}
+
+int64_t cpu_scratch_attention(const graph *g, const graph_op *op) {
+    return cpu_threads() * ROWS * cpu_round(g->values[op->in[0]].rows);
+}
+
+/* Blocks are counted over the pack's rows: block j of a document that starts at row c is its rows c + j ROWS ... */
+void cpu_op_attention(const kernel_call *call) {
+    shapes s = open_shapes(call, 0);
+    float *o = call->out[0].data, *lse = call->out[1].data, *scratch = call->scratch;
+    int docs = call->batch->docs;
+#pragma omp parallel
+    {
+        float *P = scratch + omp_get_thread_num() * ROWS * s.N;
+        for (int doc = 0; doc < docs; doc++) {
+            int64_t start = s.cu[doc], end = s.cu[doc + 1], blocks = (end - start + ROWS - 1) / ROWS;
+#pragma omp for schedule(dynamic, 1) nowait
+            for (int64_t task = 0; task < blocks * s.H; task++) {
+                block b = block_at(&s, start, end, start + (blocks - 1 - task / s.H) * ROWS); /* longest first */
+                attend(&s, &b, task % s.H, o, lse, P);
+            }
+        }
+    }
+}
+
+typedef struct {
+    const float *dout, *o, *lse;
+    float *dq, *dk, *dv; /* dk and dv with row stride `stride` and head h at h * d */
+    int64_t stride;
+} gradients;
+
+/* P = exp(s - lse), dS = P (dP - delta) scale, in place of s and dP; zero where the row may not look. */
+SIMD_CLONES static void backward_row(float *restrict P, float *restrict dP, float lse, float delta, float scale,
+                                     int64_t lo, int64_t hi, int64_t keys) {
+    for (int64_t j = 0; j < lo; j++) P[j] = dP[j] = 0;
+    for (int64_t j = lo; j < hi; j++) {
+        float p = cpu_exp(P[j] - lse);
+        P[j] = p;
+        dP[j] = p * (dP[j] - delta) * scale;
+    }
+    for (int64_t j = hi; j < keys; j++) P[j] = dP[j] = 0;
+}
+
+static void attend_bwd(const shapes *s, const block *b, int64_t h, const gradients *g, float *P, float *dP) {
+    int64_t rows = b->q1 - b->q0, keys = b->q1 - b->k0, H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
+    int64_t at = b->q0 * H + h * s->d;
+    scores(P, s, b, s->q, h, s->k, s->scale);
+    scores(dP, s, b, g->dout, h, s->v, 1);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t row = b->q0 + i;
+        float delta = cpu_dot(g->dout + at + i * H, g->o + at + i * H, s->d);
+        backward_row(P + i * s->N, dP + i * s->N, g->lse[row * s->H + h], delta, s->scale, first_key(s, b, row) - b->k0,
+                     row + 1 - b->k0, keys);
+    }
+    int64_t to = b->k0 * g->stride + h * s->d;
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)keys, (int)s->d, (int)rows, 1, P, (int)s->N, g->dout + at,
+                (int)H, 1, g->dv + to, (int)g->stride);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)keys, (int)s->d, (int)rows, 1, dP, (int)s->N, s->q + at,
+                (int)H, 1, g->dk + to, (int)g->stride);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)s->d, (int)keys, 1, dP, (int)s->N,
+                s->k + b->k0 * G + group * s->d, (int)G, 0, g->dq + at, (int)H);
+}
+
+/* One head of one document: blocks in order, so that dk and dv add up in order. */
+static void document_bwd(const shapes *s, int64_t start, int64_t end, int64_t h, const gradients *g, float *P) {
+    for (int64_t t = start; t < end; t++) {
+        memset(g->dk + t * g->stride + h * s->d, 0, (size_t)s->d * 4);
+        memset(g->dv + t * g->stride + h * s->d, 0, (size_t)s->d * 4);
+    }
+    for (int64_t q0 = start; q0 < end; q0 += ROWS) {
+        block b = block_at(s, start, end, q0);
+        attend_bwd(s, &b, h, g, P, P + ROWS * s->N);
+    }
+}
+
+/* out[n, G*d] = sums over each group's heads of in[n, H*d], in head order */
+static void sum_groups(float *out, const float *in, const shapes *s, int64_t n) {
+    int64_t share = s->H / s->G;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n * s->G; i++) {
+        const float *from = in + i * share * s->d;
+        cpu_add(out + i * s->d, from, from + s->d, s->d);
+        for (int64_t h = 2; h < share; h++) cpu_add(out + i * s->d, out + i * s->d, from + h * s->d, s->d);
+    }
+}
+
+int64_t cpu_scratch_attention_bwd(const graph *g, const graph_op *op) {
+    const graph_value *q = &g->values[op->in[1]], *k = &g->values[op->in[2]];
+    int64_t apart = q->cols > k->cols ? 2 * cpu_round(q->rows * q->cols) : 0;
+    return apart + cpu_threads() * 2 * ROWS * cpu_round(q->rows);
+}
+
+void cpu_op_attention_bwd(const kernel_call *call) {
+    const tensor *in = call->in;
+    shapes s = open_shapes(call, 1);
+    float *dk = call->out[1].data, *dv = call->out[2].data, *scratch = call->scratch;
+    gradients g = {in[0].data, in[5].data, in[6].data, call->out[0].data, dk, dv, s.H * s.d};
+    int64_t n = call->batch->rows, size = in[1].rows * in[1].cols;
+    int docs = call->batch->docs;
+    bool shared = s.H > s.G;
+    if (shared) {
+        g.dk = cpu_take(&scratch, size);
+        g.dv = cpu_take(&scratch, size);
+    }
+#pragma omp parallel
+    {
+        float *P = scratch + omp_get_thread_num() * 2 * ROWS * s.N;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < docs * s.H; task++) {
+            int64_t doc = task / s.H;
+            document_bwd(&s, s.cu[doc], s.cu[doc + 1], task % s.H, &g, P);
+        }
+    }
+    if (shared) {
+        sum_groups(dk, g.dk, &s, n);
+        sum_groups(dv, g.dv, &s, n);
+    }
+}

@@ -1,0 +1,23 @@
+/* dropout.c - y = x / (1 - rate) where the element is kept, else 0; its own backward.
+ *
+ * The mask is a pure function of (micro-batch seed, salt, element index), so the backward draws the same one. */
+#include "base/rng.h"
+#include "cpu/cpu.h"
+
+#include <string.h>
+
+void cpu_op_dropout(const kernel_call *call) {
+    const float *x = call->in[0].data;
+    float *y = call->out[0].data, rate = call->op->attr.rate, scale = 1 / (1 - rate);
+    int64_t n = call->batch->rows, D = call->in[0].cols;
+    uint64_t key = rng_fold(call->batch->seed, call->op->attr.salt);
+    bool training = call->batch->training;
+#pragma omp parallel for schedule(static)
+    for (int64_t t = 0; t < n; t++) {
+        if (!training) {
+            memcpy(y + t * D, x + t * D, (size_t)D * 4);
+            continue;
+        }
+        for (int64_t i = t * D; i < (t + 1) * D; i++) y[i] = rng_uniform(key, (uint64_t)i) >= rate ? x[i] * scale : 0;
+    }
+}
