@@ -7,5 +7,5 @@ void cpu_add_rows(float *y, const float *a, const float *b, int64_t n, int64_t D
 }
 
 void cpu_op_add(const kernel_call *call) {
-    cpu_add_rows(call->out[0].data, call->in[0].data, call->in[1].data, call->batch->rows, call->in[0].cols);
+    cpu_add_rows(call->out[0].data, call->in[0].data, call->in[1].data, kernel_rows(call), call->in[0].cols);
 }

@@ -5,11 +5,13 @@
  * block of query rows); a block's scores against the keys that it may see fill [ROWS, keys] floats of the thread's
  * scratch: memory is linear in the length of a document, and nothing is computed between documents.
  * The softmax is over whole rows; lse is kept and the backward gets P back from it as exp(s - lse).
- * When several query heads share a key head the backward gives each its own dk and dv, summed at the end in order. */
+ * When several query heads share a key head the backward gives each its own dk and dv, summed at the end in order.
+ * attention_cached is the same against the caches of one sequence, whose query rows have positions of their own. */
 #include "base/simd.h"
 #include "cpu/cpu.h"
 #include "cpu/exp.h"
 
+#include <assert.h>
 #include <cblas.h>
 #include <math.h>
 #include <omp.h>
@@ -19,48 +21,55 @@ enum { ROWS = 64 };
 
 typedef struct {
     const float *q, *k, *v;
-    const int32_t *cu;
+    const int32_t *cu;  /* attention_cached: NULL */
+    const int32_t *pos; /* attention_cached: the position of each query row, which is its key row; else NULL */
     int64_t H, G, d, N; /* N: stride of a score row, the most keys a block can see */
     int64_t window;
     float scale;
 } shapes;
 
-/* Query rows [q0, q1) of one document against keys [k0, q1). */
+/* Query rows [q0, q1) of one document, which starts at key `start`, against keys [k0, k1). */
 typedef struct {
-    int64_t start, q0, q1, k0;
+    int64_t start, q0, q1, k0, k1;
 } block;
 
 static shapes open_shapes(const kernel_call *call, int q) {
-    const tensor *in = call->in;
+    const tensor *in = call->in + q;
     int64_t d = call->op->attr.head_dim;
-    return (shapes){in[q].data,
-                    in[q + 1].data,
-                    in[q + 2].data,
-                    in[q + 3].data,
-                    in[q].cols / d,
-                    in[q + 1].cols / d,
-                    d,
-                    cpu_round(in[q].rows),
-                    call->op->attr.window,
-                    call->op->attr.scale};
+    return (shapes){.q = in[0].data,
+                    .k = in[1].data,
+                    .v = in[2].data,
+                    .cu = in[3].data,
+                    .H = in[0].cols / d,
+                    .G = in[1].cols / d,
+                    .d = d,
+                    .N = cpu_round(in[0].rows),
+                    .window = call->op->attr.window,
+                    .scale = call->op->attr.scale};
 }
 
-static block block_at(const shapes *s, int64_t start, int64_t end, int64_t q0) {
-    block b = {start, q0, q0 + ROWS < end ? q0 + ROWS : end, start};
-    if (s->window && q0 - s->window + 1 > start) b.k0 = q0 - s->window + 1;
-    return b;
-}
-
+/* The last key that a query row sees, and the first. */
+static int64_t last_key(const shapes *s, int64_t row) { return s->pos ? s->pos[row] : row; }
 static int64_t first_key(const shapes *s, const block *b, int64_t row) {
-    int64_t first = s->window ? row - s->window + 1 : b->start;
+    int64_t first = s->window ? last_key(s, row) - s->window + 1 : b->start;
     return first > b->start ? first : b->start;
 }
 
-/* out[rows, keys] = factor x[q0:q1, head] y[k0:q1, group]' (row strides H*d and G*d) */
+static block block_at(const shapes *s, int64_t start, int64_t end, int64_t q0) {
+    block b = {start, q0, q0 + ROWS < end ? q0 + ROWS : end, INT64_MAX, 0};
+    for (int64_t row = b.q0; row < b.q1; row++) {
+        int64_t first = first_key(s, &b, row), last = last_key(s, row);
+        b.k0 = first < b.k0 ? first : b.k0;
+        b.k1 = last + 1 > b.k1 ? last + 1 : b.k1;
+    }
+    return b;
+}
+
+/* out[rows, keys] = factor x[q0:q1, head] y[k0:k1, group]' (row strides H*d and G*d) */
 static void scores(float *out, const shapes *s, const block *b, const float *x, int64_t h, const float *y,
                    float factor) {
     int64_t H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)(b->q1 - b->q0), (int)(b->q1 - b->k0), (int)s->d, factor,
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)(b->q1 - b->q0), (int)(b->k1 - b->k0), (int)s->d, factor,
                 x + b->q0 * H + h * s->d, (int)H, y + b->k0 * G + group * s->d, (int)G, 0, out, (int)s->N);
 }
 
@@ -74,11 +83,12 @@ static float softmax_row(float *row, int64_t lo, int64_t hi, int64_t keys) {
 }
 
 static void attend(const shapes *s, const block *b, int64_t h, float *o, float *lse, float *P) {
-    int64_t keys = b->q1 - b->k0, rows = b->q1 - b->q0, H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
+    int64_t keys = b->k1 - b->k0, rows = b->q1 - b->q0, H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
     scores(P, s, b, s->q, h, s->k, s->scale);
     for (int64_t i = 0; i < rows; i++) {
         int64_t row = b->q0 + i;
-        lse[row * s->H + h] = softmax_row(P + i * s->N, first_key(s, b, row) - b->k0, row + 1 - b->k0, keys);
+        float sum = softmax_row(P + i * s->N, first_key(s, b, row) - b->k0, last_key(s, row) + 1 - b->k0, keys);
+        if (lse) lse[row * s->H + h] = sum;
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)s->d, (int)keys, 1, P, (int)s->N,
                 s->v + b->k0 * G + group * s->d, (int)G, 0, o + b->q0 * H + h * s->d, (int)H);
@@ -107,6 +117,34 @@ void cpu_op_attention(const kernel_call *call) {
     }
 }
 
+int64_t cpu_scratch_attention_cached(const graph *g, const graph_op *op) {
+    return cpu_threads() * ROWS * cpu_round(g->values[op->out[1]].rows);
+}
+
+/* Rows whose keys and values are not in the caches yet: stored first, then attended over. */
+void cpu_op_attention_cached(const kernel_call *call) {
+    const int32_t *pos = call->in[3].data;
+    const tensor *kcache = &call->out[1], *vcache = &call->out[2];
+    shapes s = open_shapes(call, 0);
+    int64_t n = call->batch->rows, width = s.G * s.d, blocks = (n + ROWS - 1) / ROWS;
+    for (int64_t t = 0; t < n; t++) {
+        assert(pos[t] >= 0 && pos[t] < kcache->rows);
+        memcpy((float *)kcache->data + pos[t] * width, s.k + t * width, (size_t)width * 4);
+        memcpy((float *)vcache->data + pos[t] * width, s.v + t * width, (size_t)width * 4);
+    }
+    s.k = kcache->data;
+    s.v = vcache->data;
+    s.cu = NULL;
+    s.pos = pos;
+    s.N = cpu_round(kcache->rows);
+    float *o = call->out[0].data, *scratch = call->scratch;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t task = 0; task < blocks * s.H; task++) {
+        block b = block_at(&s, 0, n, task / s.H * ROWS);
+        attend(&s, &b, task % s.H, o, NULL, scratch + omp_get_thread_num() * ROWS * s.N);
+    }
+}
+
 typedef struct {
     const float *dout, *o, *lse;
     float *dq, *dk, *dv; /* dk and dv with row stride `stride` and head h at h * d */
@@ -126,7 +164,7 @@ SIMD_CLONES static void backward_row(float *restrict P, float *restrict dP, floa
 }
 
 static void attend_bwd(const shapes *s, const block *b, int64_t h, const gradients *g, float *P, float *dP) {
-    int64_t rows = b->q1 - b->q0, keys = b->q1 - b->k0, H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
+    int64_t rows = b->q1 - b->q0, keys = b->k1 - b->k0, H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
     int64_t at = b->q0 * H + h * s->d;
     scores(P, s, b, s->q, h, s->k, s->scale);
     scores(dP, s, b, g->dout, h, s->v, 1);
@@ -134,7 +172,7 @@ static void attend_bwd(const shapes *s, const block *b, int64_t h, const gradien
         int64_t row = b->q0 + i;
         float delta = cpu_dot(g->dout + at + i * H, g->o + at + i * H, s->d);
         backward_row(P + i * s->N, dP + i * s->N, g->lse[row * s->H + h], delta, s->scale, first_key(s, b, row) - b->k0,
-                     row + 1 - b->k0, keys);
+                     last_key(s, row) + 1 - b->k0, keys);
     }
     int64_t to = b->k0 * g->stride + h * s->d;
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)keys, (int)s->d, (int)rows, 1, P, (int)s->N, g->dout + at,

@@ -74,6 +74,7 @@ int64_t cpu_scratch_linear(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_dx(const graph *g, const graph_op *op);
 int64_t cpu_scratch_rope(const graph *g, const graph_op *op);
 int64_t cpu_scratch_attention(const graph *g, const graph_op *op);
+int64_t cpu_scratch_attention_cached(const graph *g, const graph_op *op);
 int64_t cpu_scratch_attention_bwd(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op); /* also linear_lora_dx */
 int64_t cpu_scratch_gate_up_glu(const graph *g, const graph_op *op);

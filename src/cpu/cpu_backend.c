@@ -16,6 +16,7 @@ static int64_t (*const scratch_floats[OP_COUNT])(const graph *g, const graph_op 
     [OP_linear] = cpu_scratch_linear,
     [OP_rope] = cpu_scratch_rope,
     [OP_attention] = cpu_scratch_attention,
+    [OP_attention_cached] = cpu_scratch_attention_cached,
     [OP_rms_norm_bwd] = cpu_scratch_rms_norm,
     [OP_linear_dx] = cpu_scratch_linear_dx,
     [OP_attention_bwd] = cpu_scratch_attention_bwd,

@@ -9,7 +9,7 @@
 void cpu_op_dropout(const kernel_call *call) {
     const float *x = call->in[0].data;
     float *y = call->out[0].data, rate = call->op->attr.rate, scale = 1 / (1 - rate);
-    int64_t n = call->batch->rows, D = call->in[0].cols;
+    int64_t n = kernel_rows(call), D = call->in[0].cols;
     uint64_t key = rng_fold(call->batch->seed, call->op->attr.salt);
     bool training = call->batch->training;
 #pragma omp parallel for schedule(static)

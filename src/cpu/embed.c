@@ -9,7 +9,7 @@ void cpu_op_embed(const kernel_call *call) {
     const int32_t *ids = call->in[0].data;
     const tensor *W = &call->in[1];
     float *y = call->out[0].data;
-    int64_t D = W->cols, n = call->batch->rows;
+    int64_t D = W->cols, n = kernel_rows(call);
 #pragma omp parallel for schedule(static)
     for (int64_t t = 0; t < n; t++) {
         assert(ids[t] >= 0 && ids[t] < W->rows);
@@ -24,7 +24,7 @@ void cpu_op_embed_bwd(const kernel_call *call) {
     const int32_t *ids = call->in[1].data;
     const tensor *dW = &call->out[0];
     float *out = dW->data;
-    int64_t D = dW->cols, n = call->batch->rows;
+    int64_t D = dW->cols, n = kernel_rows(call);
     if (!dW->add) memset(out, 0, (size_t)(dW->rows * D) * 4);
 #pragma omp parallel for schedule(static)
     for (int64_t d0 = 0; d0 < D; d0 += STRIP) {

@@ -43,14 +43,14 @@ void cpu_glu(float *y, const float *gate, const float *up, int64_t n, int64_t F,
 }
 
 void cpu_op_glu(const kernel_call *call) {
-    cpu_glu(call->out[0].data, call->in[0].data, call->in[1].data, call->batch->rows, call->in[0].cols,
+    cpu_glu(call->out[0].data, call->in[0].data, call->in[1].data, kernel_rows(call), call->in[0].cols,
             call->op->attr.glu);
 }
 
 void cpu_op_glu_bwd(const kernel_call *call) {
     const float *dy = call->in[0].data, *gate = call->in[1].data, *up = call->in[2].data;
     float *dgate = call->out[0].data, *dup = call->out[1].data;
-    int64_t n = call->batch->rows, F = call->in[0].cols;
+    int64_t n = kernel_rows(call), F = call->in[0].cols;
     bool silu = call->op->attr.glu == GLU_SILU;
 #pragma omp parallel for schedule(static)
     for (int64_t t = 0; t < n; t++) {

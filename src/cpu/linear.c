@@ -26,12 +26,12 @@ int64_t cpu_scratch_linear_dx(const graph *g, const graph_op *op) { return cpu_p
 
 void cpu_op_linear(const kernel_call *call) {
     const tensor *x = &call->in[0], *y = &call->out[0];
-    cpu_linear(y->data, x->data, &call->in[1], &call->in[2], call->batch->rows, y->add, call->scratch);
+    cpu_linear(y->data, x->data, &call->in[1], &call->in[2], kernel_rows(call), y->add, call->scratch);
 }
 
 void cpu_op_linear_dx(const kernel_call *call) {
     const tensor *dy = &call->in[0], *dx = &call->out[0];
-    cpu_product_nn(dx->data, dy->data, &call->in[1], call->batch->rows, 1, dx->add ? 1 : 0, call->scratch);
+    cpu_product_nn(dx->data, dy->data, &call->in[1], kernel_rows(call), 1, dx->add ? 1 : 0, call->scratch);
 }
 
 /* dbias = column sums of dy, in double, in row order; a thread owns a strip of columns. */
@@ -49,7 +49,7 @@ static void sum_columns(float *out, const float *x, int64_t n, int64_t M, bool a
 
 void cpu_op_linear_dw(const kernel_call *call) {
     const tensor *dy = &call->in[0], *x = &call->in[1], *dW = &call->out[0], *dbias = &call->out[1];
-    int64_t n = call->batch->rows;
+    int64_t n = kernel_rows(call);
     if (dW->data) cpu_product_tn(dW->data, dy->data, x->data, n, dW->rows, dW->cols, 1, dW->add ? 1 : 0);
     if (dbias->data) sum_columns(dbias->data, dy->data, n, dy->cols, dbias->add);
 }

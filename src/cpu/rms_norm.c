@@ -33,7 +33,7 @@ void cpu_op_rms_norm(const kernel_call *call) {
     float *scratch = call->scratch;
     const float *weight = cpu_vector(w, &scratch);
     int64_t d = w->rows * w->cols;
-    cpu_rms_norm(call->out[0].data, call->out[1].data, x->data, weight, call->batch->rows, x->cols / d, d,
+    cpu_rms_norm(call->out[0].data, call->out[1].data, x->data, weight, kernel_rows(call), x->cols / d, d,
                  call->op->attr.eps);
 }
 
@@ -68,7 +68,7 @@ void cpu_op_rms_norm_bwd(const kernel_call *call) {
     const float *dy = call->in[0].data, *x = call->in[1].data, *rstd = call->in[3].data, *dres = call->in[4].data;
     float *dx = call->out[0].data, *scratch = call->scratch;
     const float *w = cpu_vector(&call->in[2], &scratch);
-    int64_t d = call->in[2].rows * call->in[2].cols, slices = call->in[1].cols / d, n = call->batch->rows * slices;
+    int64_t d = call->in[2].rows * call->in[2].cols, slices = call->in[1].cols / d, n = kernel_rows(call) * slices;
     if (dx) {
 #pragma omp parallel for schedule(static)
         for (int64_t i = 0; i < n; i++)

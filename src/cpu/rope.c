@@ -37,7 +37,7 @@ int64_t cpu_scratch_rope(const graph *g, const graph_op *op) {
 
 void cpu_op_rope(const kernel_call *call) {
     const tensor *x = &call->in[0], *freq = &call->in[2];
-    int64_t n = call->batch->rows, d = freq->rows * freq->cols * 2;
+    int64_t n = kernel_rows(call), d = freq->rows * freq->cols * 2;
     cpu_rope_table(call->scratch, call->in[1].data, freq->data, n, d);
     cpu_rope(call->out[0].data, x->data, call->scratch, n, x->cols / d, d, call->op->attr.inverse);
 }
