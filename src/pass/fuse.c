@@ -39,9 +39,11 @@ static void kill_op(graph_op *op) {
     if (op) op->kind = OP_COUNT;
 }
 
-/* Puts the fused op in the place of `first`, which keeps its layer. */
-static bool replace(graph_op *first, graph_op fused) {
-    fused.layer = first->layer;
+/* Puts the fused op in the place of the first op of its chain, under the layer of the last (a residual add belongs to
+ * the layer below the norm that reads it; what crosses the edge is the sum). */
+static bool replace(graph_op *first, graph_op *last, graph_op fused) {
+    fused.layer = last->layer;
+    kill_op(last);
     *first = fused;
     return true;
 }
@@ -56,8 +58,8 @@ static bool fuse_linear_lora(context *c, graph_op *add) {
                       {base->in[0], base->in[1], base->in[2], down->in[1], up->in[1]},
                       {add->out[0], down->out[0]},
                       {.scale = scale->attr.scale}};
-    kill_op(add), kill_op(scale), kill_op(up), kill_op(down);
-    return replace(base, fused);
+    kill_op(scale), kill_op(up), kill_op(down);
+    return replace(base, add, fused);
 }
 
 /* A product with or without an adapter, as the two fused ops below take it apart. */
@@ -86,8 +88,8 @@ static bool fuse_gate_up_glu(context *c, graph_op *glu) {
                       {.glu = glu->attr.glu, .scale = gate.A ? gate.scale : up.scale}};
     graph_op *first = gate.op < up.op ? gate.op : up.op;
     graph_op *second = gate.op < up.op ? up.op : gate.op;
-    kill_op(glu), kill_op(second);
-    return replace(first, fused);
+    kill_op(second);
+    return replace(first, glu, fused);
 }
 
 /* One of q and k on its way from the product to the attention. */
@@ -157,14 +159,9 @@ static bool fuse_norm_qkv_rope(context *c, graph_op *attention) {
                        k.norm ? k.norm->out[1] : 0};
     memcpy(fused.in, in, sizeof in);
     memcpy(fused.out, out, sizeof out);
-    int layer = norm->layer; /* the residual add may be stamped with the layer below */
-    graph_op *dead[] = {q.p.op, q.norm, q.rope, k.p.op, k.norm, k.rope, v.op, add ? norm : NULL};
+    graph_op *dead[] = {q.p.op, q.norm, q.rope, k.p.op, k.norm, k.rope, v.op};
     for (size_t i = 0; i < sizeof dead / sizeof *dead; i++) kill_op(dead[i]);
-    graph_op *first = add ? add : norm;
-    replace(first, fused);
-    first->layer = layer;
-    if (add) c->g->values[out[NQR_SUM]].layer = layer;
-    return true;
+    return replace(add ? add : norm, norm, fused);
 }
 
 /* rms_norm(a + b) -> add_rms_norm; the sum stays available */
@@ -173,8 +170,7 @@ static bool fuse_add_rms_norm(context *c, graph_op *norm) {
     if (!add || norm->attr.head_dim) return false;
     graph_op fused = {
         OP_add_rms_norm, {add->in[0], add->in[1], norm->in[1]}, {add->out[0], norm->out[0], norm->out[1]}, norm->attr};
-    kill_op(norm);
-    return replace(add, fused);
+    return replace(add, norm, fused);
 }
 
 /* cross_entropy(linear(x, W)) -> linear_ce: logits never exist as a whole */
@@ -182,8 +178,7 @@ static bool fuse_linear_ce(context *c, graph_op *ce) {
     graph_op *head = made_by(c, ce->in[0], OP_linear);
     if (!head || head->in[2] || c->uses[ce->in[0]] != 1) return false;
     graph_op fused = {OP_linear_ce, {head->in[0], head->in[1], ce->in[1]}, {ce->out[0], ce->out[1]}};
-    kill_op(head);
-    return replace(ce, fused);
+    return replace(head, ce, fused);
 }
 
 static const struct {

@@ -43,9 +43,12 @@ static bool cheap_form(const graph_op *o, vid v, graph_op *again) {
     }
 }
 
-/* The whole op again. A fused residual add is not repeated: its sum is what crosses the layer's edge. */
-static graph_op full_form(const graph_op *o) {
+/* The op again, as much of it as `needed` asks for. A fused residual add is not repeated: its sum is what crosses the
+ * layer's edge. Of the last product of a layer only the adapter's s is needed. */
+static graph_op full_form(const graph_op *o, const bool *needed) {
     graph_op again = *o;
+    if (o->kind == OP_linear_lora && !needed[o->out[0]])
+        again = (graph_op){OP_linear, {o->in[LORA_X], o->in[LORA_A]}, {o->out[1]}, .layer = o->layer};
     if (o->kind == OP_norm_qkv_rope && o->out[NQR_SUM]) {
         again.in[NQR_A] = o->out[NQR_SUM];
         again.in[NQR_B] = again.out[NQR_SUM] = 0;
@@ -67,7 +70,7 @@ static bool repeat_form(const context *c, vid v, int layer, graph_op *again) {
     int i = v ? c->producer[v] : -1;
     if (i < 0 || c->old[i].layer != layer) return false;
     if (c->level == RECOMPUTE_CHEAP) return cheap_form(&c->old[i], v, again);
-    *again = full_form(&c->old[i]);
+    *again = full_form(&c->old[i], c->needed);
     for (int k = 0; k < GRAPH_MAX_OUT; k++)
         if (again->out[k] == v) return true;
     return false;
