@@ -44,13 +44,13 @@ static bool is_target(context *c, const graph_op *op, const char *path) {
     if (c->regex) { /* PEFT: re.fullmatch */
         return pcre2_match(c->regex, (PCRE2_SPTR)path, strlen(path), 0, 0, c->match, NULL) >= 0;
     }
-    const char *dot = strrchr(path, '.'), *last = dot ? dot + 1 : path;
     for (int i = 0; i < c->o->n_targets; i++) {
         const char *t = c->o->targets[i];
         size_t n = strlen(path), m = strlen(t);
         bool all = strcmp(t, "all-linear") == 0 && op->layer > 0;
-        bool suffix = n > m && strcmp(path + n - m, t) == 0 && path[n - m - 1] == '.';
-        if (!all && !suffix && strcmp(last, t) != 0) continue;
+        /* PEFT's rule: the whole path (as it writes all-linear itself), or its last parts. */
+        bool suffix = n >= m && strcmp(path + n - m, t) == 0 && (n == m || path[n - m - 1] == '.');
+        if (!all && !suffix) continue;
         c->hit[i] = true;
         return true;
     }
