@@ -104,6 +104,17 @@ def write_model(folder, config, stored, spelling, generator):
         (folder / "config.json").write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n")
 
 
+def save_adapter(model, folder, base_name):
+    """As PEFT saves it, without the card and with the same text on every run."""
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["base_model_name_or_path"] = base_name
+    config["target_modules"] = sorted(config["target_modules"])
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
 def write_adapter(folder, generator):
     base = load_base(folder, torch.float32)
     # Recent PEFT writes all-linear as whole module paths; most adapters name the last parts.
@@ -112,13 +123,7 @@ def write_adapter(folder, generator):
     for name, p in model.named_parameters():
         if "lora_" in name:
             p.data.copy_(0.2 * torch.randn(p.shape, generator=generator))
-    model.save_pretrained(folder / "adapter")
-    (folder / "adapter" / "README.md").unlink()
-    path = folder / "adapter" / "adapter_config.json"
-    config = json.loads(path.read_text())
-    config["base_model_name_or_path"] = folder.name
-    config["target_modules"] = sorted(config["target_modules"])
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_adapter(model, folder / "adapter", folder.name)
 
 
 def load_base(folder, dtype, attention="eager"):
