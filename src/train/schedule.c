@@ -6,7 +6,6 @@
 schedule schedule_from_config(const config *c, int64_t total) {
     static const char *const names[] = {"cosine", "linear", "constant", "constant_with_warmup"};
     schedule s = {.total = total, .peak = c->learning_rate};
-    if (s.peak <= 0) s.peak = strcmp(c->tuner_type, "full") == 0 ? 1e-5 : 1e-4;
     for (int k = 0; k < 4; k++)
         if (strcmp(c->lr_scheduler_type, names[k]) == 0) s.kind = (schedule_kind)k;
     s.warmup = c->warmup_steps > 0 ? c->warmup_steps : (int64_t)ceil(c->warmup_ratio * (double)total);
