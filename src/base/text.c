@@ -2,6 +2,7 @@
 #include "base/memory.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <locale.h>
 #include <math.h>
 #include <stdarg.h>
@@ -101,7 +102,7 @@ bool text_to_int(const char *s, int64_t *out) {
 static int edit_distance(const char *a, const char *b) {
     enum { LONGEST = 64 };
     int n = (int)strlen(a), m = (int)strlen(b), row[LONGEST + 1];
-    if (n > LONGEST || m > LONGEST) return LONGEST;
+    if (n > LONGEST || m > LONGEST) return INT_MAX; /* no key is that long */
     for (int j = 0; j <= m; j++) row[j] = j;
     for (int i = 1; i <= n; i++) {
         int diagonal = row[0];
