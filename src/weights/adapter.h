@@ -8,7 +8,7 @@ typedef struct {
     int rank;
     double alpha, dropout;
     bool use_rslora;
-    const char **targets; /* target_modules: last name parts; or one regular expression */
+    const char **targets; /* target_modules: last name parts; or one regular expression over whole module paths */
     int n_targets;
     bool regex;
     int *layers; /* layers_to_transform; NULL: all */
@@ -20,6 +20,8 @@ typedef struct {
 bool adapter_config_read(adapter_config *c, const char *folder, arena *a, failure *f);
 /* Writes adapter_config.json with the whole set of keys PEFT writes. */
 bool adapter_config_write(const adapter_config *c, const char *folder, failure *f);
+/* What B * A is multiplied by: alpha / rank, with use_rslora alpha / sqrt(rank). */
+double adapter_scale(const adapter_config *c);
 /* Opens adapter_model.safetensors. */
 bool adapter_open(st_set **out, const char *folder, failure *f);
 #endif
