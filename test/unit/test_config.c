@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "config/config.h"
 
+#include <glob.h>
 #include <locale.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -318,16 +319,38 @@ static void test_json_round_trip(void **state) {
     text_free(&second);
 }
 
+/* The examples in configs/ are read without a complaint. */
+static void test_example_configs(void **state) {
+    fixture *x = *state;
+    glob_t found;
+    assert_int_equal(glob(TEST_DIR "/../configs/*.json", 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        assert_done(read_config(x, NULL, FLAGS("--config", found.gl_pathv[i])), &x->f);
+    globfree(&found);
+    assert_done(read_config(x, NULL, FLAGS("--config", TEST_DIR "/../configs/llama3-8b.json")), &x->f);
+    assert_string_equal(x->c.model, "meta-llama/Meta-Llama-3-8B-Instruct");
+    assert_int_equal(x->c.lora_rank, 64);
+    assert_string_equal(x->c.dataset.items[0], TEST_DIR "/../configs/alpaca.json");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_defaults),       TEST(test_file_then_flags),
-        TEST(test_windows_file),   TEST(test_lists),
-        TEST(test_paths),          TEST(test_numbers),
-        TEST(test_integers),       TEST(test_numbers_in_comma_locale),
-        TEST(test_wrong_types),    TEST(test_unknown_and_duplicate),
-        TEST(test_malformed_line), TEST(test_aliases),
-        TEST(test_need),           TEST(test_json_round_trip),
+        TEST(test_defaults),
+        TEST(test_file_then_flags),
+        TEST(test_windows_file),
+        TEST(test_lists),
+        TEST(test_paths),
+        TEST(test_numbers),
+        TEST(test_integers),
+        TEST(test_numbers_in_comma_locale),
+        TEST(test_wrong_types),
+        TEST(test_unknown_and_duplicate),
+        TEST(test_malformed_line),
+        TEST(test_aliases),
+        TEST(test_need),
+        TEST(test_json_round_trip),
+        TEST(test_example_configs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
