@@ -111,21 +111,23 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Names of the folder's other *.safetensors files, with commas between; returns how many. */
-static int list_other_files(const char *folder, const name_map *shards, text_buf *names) {
+/* Names of the folder's other START*.safetensors files, with commas between; returns how many. */
+static int list_other_files(const char *folder, const char *start, const name_map *shards, text_buf *names) {
     DIR *dir = opendir(folder);
     int n = 0;
     for (const struct dirent *e; dir && (e = readdir(dir));) {
-        if (!ends_with(e->d_name, ".safetensors") || map_find(shards, e->d_name) >= 0) continue;
+        if (!ends_with(e->d_name, ".safetensors") || strncmp(e->d_name, start, strlen(start)) != 0) continue;
+        if (map_find(shards, e->d_name) >= 0) continue;
         text_printf(names, "%s%s", n++ ? ", " : "", e->d_name);
     }
     if (dir) closedir(dir);
     return n;
 }
 
+/* Files named like weights of this model; adapters and the like may lie there without a word. */
 static void note_other_files(const char *folder, const name_map *shards) {
     text_buf names = {0};
-    if (list_other_files(folder, shards, &names))
+    if (list_other_files(folder, "model", shards, &names))
         log_info("note: %s: not read, not part of the model: %.1000s", folder, names.data);
     text_free(&names);
 }
@@ -179,7 +181,7 @@ static bool open_index(st_set *s, const char *folder, const char *index_path, fa
 static bool no_weights(const char *folder, failure *f) {
     if (!file_is_folder(folder)) return fail(f, FAIL_INPUT, "%s: no such folder", folder);
     text_buf names = {0};
-    int n = list_other_files(folder, NULL, &names);
+    int n = list_other_files(folder, "", NULL, &names);
     if (n)
         fail(f, FAIL_INPUT,
              "%s: neither model.safetensors nor model.safetensors.index.json, and %d other file%s: %.1000s; which "
