@@ -11,6 +11,7 @@
 #include <string.h>
 
 static const command commands[] = {
+    {"merge", "Folds an adapter into its base model: a new model folder.", cmd_merge},
     {NULL, NULL, NULL},
 };
 

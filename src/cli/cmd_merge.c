@@ -1,0 +1,32 @@
+/* cmd_merge.c - `liger-sft merge`: a PEFT adapter folded into its base model, checked by reading it back. */
+#include "base/log.h"
+#include "cli/command.h"
+#include "cpu/cpu.h"
+#include "weights/hub_cache.h"
+#include "weights/merge.h"
+
+static bool merge(const config *c, arena *a, failure *f) {
+    const int64_t shard_bytes = 5000000000; /* transformers' max_shard_size */
+    merge_options o = {.adapter = c->adapter,
+                       .output = c->output_dir,
+                       .overwrite = c->overwrite_output_dir,
+                       .shard_bytes = shard_bytes};
+    if (!o.adapter[0]) return fail(f, FAIL_USAGE, "adapter: no adapter is given; it is a PEFT adapter's folder");
+    TRY(hub_find_model(&o.model, c->model, a, f));
+    cpu_blas_open();
+    merge_report r;
+    TRY(merge_adapter(&o, &r, f));
+    if (r.rounding > 0.1)
+        log_warning("rounding to the stored type changed the weights by %.0f %% of what the adapter did",
+                    100 * r.rounding);
+    printf("done tensors=%d merged=%d files=%d bytes=%lld rounding=%.3g output_dir=%s\n", r.tensors, r.merged, r.files,
+           (long long)r.bytes, r.rounding, c->output_dir);
+    return true;
+}
+
+bool cmd_merge(const config *c, failure *f) {
+    arena a = {0};
+    bool ok = merge(c, &a, f);
+    arena_free(&a);
+    return ok;
+}
