@@ -20,6 +20,7 @@ need() { # need KIND NAME PACKAGE
     packages+=("$3")
 }
 
+need command make build-essential
 need command cc build-essential
 need command cmake cmake
 need command ninja ninja-build

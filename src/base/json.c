@@ -182,6 +182,8 @@ void json_put_double(text_buf *t, double x) {
     char out[40];
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(out, sizeof out, "%.*g", digits, x);
+        char *comma = strchr(out, ','); /* the locale's decimal point */
+        if (comma) *comma = '.';
         double back;
         if (text_to_double(out, &back) && back == x) break;
     }
