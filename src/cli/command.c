@@ -26,7 +26,10 @@ static int unknown_command(const char *name) {
     int n = 0;
     for (const command *c = commands; c->name; c++) names[n++] = c->name;
     const char *near = text_nearest(name, names, n);
-    if (near) log_error("unknown command \"%.200s\"; the nearest is %s", name, near);
+    size_t length = strlen(name);
+    if (length > 5 && strcmp(name + length - 5, ".json") == 0)
+        log_error("unknown command \"%.200s\"; a config file is given as --config %.200s", name, name);
+    else if (near) log_error("unknown command \"%.200s\"; the nearest is %s", name, near);
     else log_error("unknown command \"%.200s\"; liger-sft --help lists them", name);
     return FAIL_USAGE;
 }

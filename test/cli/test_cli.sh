@@ -3,14 +3,14 @@ set -u
 : "${LIGER_SFT:?the built program}"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-failed=0 count=0
+failed=0 count=0 locale=
 
 # expect CODE STREAM PATTERN ARGUMENTS...: the exit code, and a pattern in that stream; the other stream must be empty
 # when STREAM ends in "!".
 expect() {
     local code=$1 stream=${2%!} alone=$2 pattern=$3 got other
     shift 3
-    "$LIGER_SFT" "$@" >"$folder/out" 2>"$folder/err" </dev/null
+    env $locale "$LIGER_SFT" "$@" >"$folder/out" 2>"$folder/err" </dev/null
     got=$?
     count=$((count + 1))
     [ "$stream" = out ] && other=err || other=out
@@ -33,6 +33,7 @@ expect 0 out! '^  --learning_rate' -h
 expect 0 out! '^Exit codes: ' --help
 expect 0 out! '^liger-sft [0-9][0-9.]*$' --version
 expect 2 err! 'unknown command "xyzzy"' xyzzy --help
+expect 2 err! 'given as --config run.json' run.json
 commands=$("$LIGER_SFT" --help | sed -n '/^Commands$/,/^$/s/^  \([a-z]*\) .*/\1/p')
 for command in $commands; do
     expect 0 out! "^liger-sft $command - " $command --help
@@ -50,9 +51,9 @@ if [ -n "$commands" ]; then
     printf '{"seed": 1.5}' >"$folder/bad.json"
     expect 1 err! "bad.json: seed: found 1.5, expected an integer" "$first" --config "$folder/bad.json"
     # A comma locale in the environment must not turn 1e-5 or 0.1 into something else: the failure is the key after it.
-    export LC_ALL=de_DE.UTF-8 LANG=de_DE.UTF-8
+    locale="LC_ALL=de_DE.UTF-8"
     expect 2 err! 'unknown key --last;' "$first" --learning_rate 1.5e-5 --weight_decay .1 --last 1
-    unset LC_ALL LANG
+    locale=
 fi
 if [ -c /dev/full ]; then
     "$LIGER_SFT" --help >/dev/full 2>"$folder/err"
