@@ -21,6 +21,11 @@ else
 fi
 awk 'length > 120 { print FILENAME ":" FNR ": " length " columns, at most 120" }' $(printf '%s\n' "${sources[@]}" | grep -v '\.def$') | report width
 
+# A file says first what it is.
+for file in "${sources[@]}"; do
+    [ "$(head -c 3 "$file")" = '/* ' ] || echo "$file: does not begin with a comment that says what it is"
+done | report opening
+
 # Includes go downward: a file includes its own folder and folders of a lower level.
 awk '
 BEGIN {

@@ -1,3 +1,4 @@
+/* dtype.c - bf16 and f16 by their bits: rounding to the nearest, ties to even, subnormals kept. */
 #include "base/dtype.h"
 
 #include <assert.h>

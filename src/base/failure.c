@@ -1,3 +1,4 @@
+/* failure.c - fills a failure's text; what does not fit is cut at the end. */
 #include "base/failure.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/* file.c - mapping and reading regular files, writing through a temporary file, and the little path arithmetic there
+ * is.
+ *
+ * A temporary carries the process id, so that two runs in one folder do not write into one another's. */
 #include "base/file.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/* json.c - checks around cJSON, which by itself takes duplicate keys, NULs and bytes that are not UTF-8.
+ *
+ * Numbers are written with as few digits as read back to the same double. */
 #include "base/json.h"
 #include "base/array.h"
 #include "base/file.h"

@@ -1,3 +1,4 @@
+/* log.c - a level, a text, a line end, in one write. */
 #include "base/log.h"
 
 #include <stdarg.h>

@@ -1,3 +1,7 @@
+/* memory.c - the checked allocator, and arenas as a list of blocks of at least 64 KiB.
+ *
+ * An arena hands out from its newest block and starts another when that is full; nothing is given back before the end.
+ */
 #include "base/memory.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* rng.c - what is built on the mixer: normal numbers, numbers below a limit, shuffling. */
 #include "base/rng.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* simd.c - asks the processor which instruction sets it has. */
 #include "base/simd.h"
 
 simd_level simd_detect(void) {

@@ -1,3 +1,4 @@
+/* text.c - the growing string, UTF-8 by the table of the standard, strict numbers, the nearest name. */
 #include "base/text.h"
 #include "base/memory.h"
 

@@ -1,3 +1,4 @@
+/* backend.c - picks a backend by name; "auto" tries CUDA first. */
 #include "exec/backend.h"
 
 #include <string.h>

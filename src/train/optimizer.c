@@ -1,3 +1,4 @@
+/* optimizer.c - moments for each trainable param, the global gradient norm, and the step itself on the backend. */
 #include "train/optimizer.h"
 #include "base/array.h"
 

@@ -1,3 +1,4 @@
+/* schedule.c - warm-up, then cosine, linear or constant, counted in optimizer steps (never micro-batches). */
 #include "train/schedule.h"
 
 #include <math.h>
