@@ -78,7 +78,10 @@ bool json_parse(cJSON **out, const char *text, size_t n, const char *place, fail
     }
     const char *twice = duplicate_key(root);
     if (twice) {
-        fail(f, FAIL_INPUT, "%s: the key \"%.200s\" stands twice in one object", place, twice);
+        text_buf key = {0};
+        json_put_string(&key, twice, strlen(twice));
+        fail(f, FAIL_INPUT, "%s: the key %.200s stands twice in one object", place, key.data);
+        text_free(&key);
         cJSON_Delete(root);
         return false;
     }

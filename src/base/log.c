@@ -11,6 +11,8 @@ void log_quiet(bool quiet) { quiet_info = quiet; }
 static void line(const char *level, const char *format, va_list args) {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);
+    for (char *c = text; *c; c++) /* names from files must not command the terminal */
+        if (((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7F) *c = '?';
     fprintf(stderr, "%s%s\n", level, text); /* one write, so that lines of several threads do not mix */
 }
 

@@ -24,6 +24,8 @@ bool st_fail(failure *f, const char *path, const char *name, const char *format,
     json_put_string(&quoted, name, strlen(name));
     fail(f, FAIL_INPUT, "%s: tensor %.300s: %s", path, quoted.data, reason);
     text_free(&quoted);
+    for (char *c = f->text; *c; c++) /* the reason may quote the file too */
+        if ((unsigned char)*c < 0x20) *c = '?';
     return false;
 }
 

@@ -1,5 +1,6 @@
 /* test_safetensors.c - headers that lie (R01), cut files (R02), index against shards (R03), odd alignment (R04), and
  * the writer. Every bad file is under 1 KB and made here. */
+#include "base/rng.h"
 #include "unit/scratch.h"
 #include "weights/safetensors.h"
 
@@ -335,12 +336,47 @@ static void test_round_trip(void **state) {
     assert_int_equal(f.kind, FAIL_MACHINE);
 }
 
+/* Mutations of a good file, the same every time: each is opened and read whole, or refused with one line. */
+static void test_mutations(void **state) {
+    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\":" T("F32", "[2,1]", "0", "8") ",\"b\":" T(
+        "BF16", "[]", "8", "10") ",\"c\":" T("I32", "[0,3]", "10", "10") "}";
+    static const char bytes[] = "{}[],:\"\\0123456789-+.eEFBI\x00\x7F\x80\xFF \n";
+    enum { SIZE = 8 + sizeof header - 1 + 10 };
+    const char *path = scratch_path(state, "m.safetensors");
+    rng r = {.key = 7};
+    int opened = 0;
+    for (int round = 0; round < 4000; round++) {
+        char file[SIZE] = {(char)(sizeof header - 1)};
+        memcpy(file + 8, header, sizeof header - 1);
+        for (int k = (int)rng_below(&r, 4); k >= 0; k--)
+            file[rng_below(&r, SIZE)] = bytes[rng_below(&r, sizeof bytes - 1)];
+        size_t size = rng_below(&r, 8) ? SIZE : rng_below(&r, SIZE);
+        scratch_write(path, file, size);
+        failure f = {0};
+        st_set *s = NULL;
+        if (!st_open_file(&s, path, &f)) {
+            if (f.kind != FAIL_INPUT || !f.text[0] || strchr(f.text, '\n'))
+                test_fail("round %d: \"%s\"", round, f.text);
+            continue;
+        }
+        unsigned sum = 0;
+        for (int i = 0; i < st_count(s); i++) {
+            const st_tensor *t = st_at(s, i);
+            const uint8_t *data = t->data;
+            for (int64_t b = 0; b < t->count * (int64_t)dtype_size(t->type); b++) sum += data[b];
+        }
+        opened += sum < UINT32_MAX;
+        st_close(s);
+    }
+    assert_in_range(opened, 1, 3999); /* some hit names or data only */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(test_lying_headers),    SCRATCH_TEST(test_lying_lengths),  SCRATCH_TEST(test_huge_header),
         SCRATCH_TEST(test_allowed_oddities), SCRATCH_TEST(test_cut_files),      SCRATCH_TEST(test_misaligned),
         SCRATCH_TEST(test_sharded_folder),   SCRATCH_TEST(test_broken_indexes), SCRATCH_TEST(test_folder_without_index),
-        SCRATCH_TEST(test_many_tensors),     SCRATCH_TEST(test_round_trip),
+        SCRATCH_TEST(test_many_tensors),     SCRATCH_TEST(test_round_trip),     SCRATCH_TEST(test_mutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
