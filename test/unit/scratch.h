@@ -5,6 +5,7 @@
 #include "unit.h"
 
 #include "base/file.h"
+#include "base/rng.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -81,6 +82,15 @@ static inline int scratch_count(void **state) {
     for (const struct dirent *e; dir && (e = readdir(dir));)
         n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
     if (dir) closedir(dir);
+    return n;
+}
+
+/* The text with a few characters changed and perhaps its end cut; text[n] stays NUL. */
+static inline size_t scratch_mutate(char *text, size_t n, rng *r) {
+    static const char marks[] = "{}[],:\"\\0123456789-+.eEntf\x00\x7F\x80\xFF \n";
+    for (int k = (int)rng_below(r, 4); k >= 0; k--) text[rng_below(r, n)] = marks[rng_below(r, sizeof marks - 1)];
+    if (rng_below(r, 8) == 0) n = rng_below(r, n);
+    text[n] = 0;
     return n;
 }
 

@@ -1,6 +1,7 @@
 /* test_adapter.c - adapter_config.json: PEFT's files read, ours written (A01, A03), and what is refused. */
 #include "unit/scratch.h"
 
+#include "base/log.h"
 #include "weights/adapter.h"
 
 #include <math.h>
@@ -199,6 +200,32 @@ static void test_open(void **state) {
     st_close(s);
 }
 
+static void test_mutations(void **state) { /* PEFT's own file, damaged */
+    rng r = {.key = 13};
+    int accepted = 0;
+    log_quiet(true);
+    for (int round = 0; round < 500; round++) {
+        arena_free(&strings);
+        failure f = {0};
+        char *text;
+        size_t n;
+        assert_done(file_read(&text, &n, 1 << 20, TEST_DIR "/fixtures/models/qwen3/adapter/adapter_config.json", &f),
+                    &f);
+        n = scratch_mutate(text, n, &r);
+        scratch_write(scratch_path(state, "adapter_config.json"), text, n);
+        free(text);
+        adapter_config c;
+        if (!adapter_config_read(&c, scratch_folder(state), &strings, &f)) {
+            assert_true(f.kind == FAIL_INPUT && f.text[0]);
+            continue;
+        }
+        accepted++;
+        assert_true(c.rank > 0 && c.alpha >= 0 && c.dropout >= 0 && c.dropout < 1 && c.n_targets > 0);
+        assert_true(isfinite(adapter_scale(&c)));
+    }
+    assert_in_range(accepted, 1, 499);
+}
+
 static int free_strings(void **state) {
     (void)state;
     arena_free(&strings);
@@ -208,7 +235,7 @@ static int free_strings(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(test_read),  cmocka_unit_test(test_scale), SCRATCH_TEST(test_refused),
-        SCRATCH_TEST(test_write), SCRATCH_TEST(test_open),
+        SCRATCH_TEST(test_write), SCRATCH_TEST(test_open),      SCRATCH_TEST(test_mutations),
     };
     return cmocka_run_group_tests(tests, NULL, free_strings);
 }

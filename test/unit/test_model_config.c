@@ -275,6 +275,39 @@ static void test_fixtures(void **state) { /* files that transformers wrote, old 
     assert_true(m.qk_norm && !m.qkv_bias);
 }
 
+/* Damaged files, the same every time: read with every size inside its range, or refused. */
+static void test_mutations(void **state) {
+    const char *path = scratch_path(state, "config.json");
+    static const char *const names[] = {"llama-bias", "llama3-rope", "qwen2-window", "qwen3"};
+    rng r = {.key = 11};
+    int accepted = 0;
+    for (int round = 0; round < 4000; round++) {
+        arena_free(&strings);
+        failure f = {0};
+        char *text;
+        size_t n;
+        char from[512];
+        snprintf(from, sizeof from, TEST_DIR "/fixtures/models/%s/config.json", names[round % 4]);
+        assert_done(file_read(&text, &n, 1 << 20, from, &f), &f);
+        n = scratch_mutate(text, n, &r);
+        scratch_write(path, text, n);
+        free(text);
+        if (!model_config_read(&m, scratch_folder(state), &strings, &f)) {
+            assert_true(f.kind == FAIL_INPUT && f.text[0]);
+            continue;
+        }
+        accepted++;
+        assert_true(m.n_layer > 0 && m.d_model > 0 && m.head_dim % 2 == 0 && m.n_head % m.n_kv_head == 0);
+        assert_true(m.rms_eps > 0 && m.rope.theta > 0 && m.n_eos <= 8);
+        for (int l = 0; l < m.n_layer; l++) assert_true(m.window[l] >= 0);
+        float *table = calloc(m.head_dim / 2, sizeof *table);
+        model_rope_frequencies(&m, table);
+        for (int i = 0; i < m.head_dim / 2; i++) assert_true(table[i] >= 0 && !isnan(table[i]));
+        free(table);
+    }
+    assert_in_range(accepted, 1, 3999);
+}
+
 static int free_strings(void **state) {
     (void)state;
     arena_free(&strings);
@@ -292,6 +325,7 @@ int main(void) {
         SCRATCH_TEST(test_stored_types_and_tokens),
         SCRATCH_TEST(test_refused_models),
         cmocka_unit_test(test_fixtures),
+        SCRATCH_TEST(test_mutations),
     };
     return cmocka_run_group_tests(tests, NULL, free_strings);
 }

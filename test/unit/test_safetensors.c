@@ -5,6 +5,8 @@
 #include "weights/safetensors.h"
 
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 static void put_file(const char *path, uint64_t length, const char *header, size_t header_bytes, size_t data_bytes) {
     char file[4096];
@@ -336,6 +338,33 @@ static void test_round_trip(void **state) {
     assert_int_equal(f.kind, FAIL_MACHINE);
 }
 
+/* A disk that is full, played by a limit on the size of files: the older file stays, nothing is left beside it (K01).
+ */
+static void test_full_disk(void **state) {
+    const char *path = scratch_path(state, "out.safetensors");
+    static const float big[40000];
+    const st_entry small = {"x", DTYPE_F32, 1, {4}, big}, large = {"x", DTYPE_F32, 1, {40000}, big};
+    failure f = {0};
+    assert_done(st_write(path, &small, 1, &f), &f);
+    struct rlimit before, limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = 100000;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    bool done = st_write(path, &large, 1, &f);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_false(done);
+    assert_int_equal(f.kind, FAIL_MACHINE);
+    assert_non_null(strstr(f.text, "File too large"));
+    assert_int_equal(scratch_count(state), 1);
+    st_set *s;
+    assert_done(st_open_file(&s, path, &f), &f);
+    assert_int_equal(st_find(s, "x")->count, 4);
+    st_close(s);
+}
+
 /* Mutations of a good file, the same every time: each is opened and read whole, or refused with one line. */
 static void test_mutations(void **state) {
     static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\":" T("F32", "[2,1]", "0", "8") ",\"b\":" T(
@@ -377,6 +406,7 @@ int main(void) {
         SCRATCH_TEST(test_allowed_oddities), SCRATCH_TEST(test_cut_files),      SCRATCH_TEST(test_misaligned),
         SCRATCH_TEST(test_sharded_folder),   SCRATCH_TEST(test_broken_indexes), SCRATCH_TEST(test_folder_without_index),
         SCRATCH_TEST(test_many_tensors),     SCRATCH_TEST(test_round_trip),     SCRATCH_TEST(test_mutations),
+        SCRATCH_TEST(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
