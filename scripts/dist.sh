@@ -19,6 +19,9 @@ outside='/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|mvec|cuda|nvidia-ml|c
 needed() { ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | { grep -vE "$outside" || true; }; }
 needed build/release/liger-sft | while read -r library; do
     cp -L "$library" "$folder/lib/$(basename "$library")"
+    # Their licences ask to travel with them.
+    package=$(dpkg -S "*/$(basename "$(readlink -f "$library")")" 2>/dev/null | head -1 | cut -d: -f1 || true)
+    [ -z "$package" ] || cp -L "/usr/share/doc/$package/copyright" "$folder/lib/$package.copyright"
 done
 
 # The copy, moved, without an environment: it must start, and find every library of ours in its own folder.
