@@ -1,0 +1,120 @@
+#include "text/pattern.h"
+#include "base/text.h"
+#include "text/pattern_translate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MATCH_LIMIT = 10 * 1000 * 1000, /* steps; PCRE2's own default */
+    HEAP_LIMIT_KIB = 20 * 1024,
+    SOURCE_MAX = 16 * 1024,
+    JIT_STACK_MAX = 4 * 1024 * 1024,
+};
+
+void pattern_close(pattern *p) {
+    pcre2_code_free(p->code);
+    free(p->literal);
+    free(p->source);
+    *p = (pattern){0};
+}
+
+bool pattern_open_literal(pattern *p, const char *literal, const char *place, failure *f) {
+    if (!literal[0]) return fail(f, FAIL_INPUT, "%s: the pattern is an empty string", place);
+    p->literal = xstrdup(literal);
+    p->literal_size = strlen(literal);
+    return true;
+}
+
+bool pattern_open_regex(pattern *p, const char *source, const char *place, failure *f) {
+    if (!source[0]) return fail(f, FAIL_INPUT, "%s: the regular expression is empty", place);
+    if (strlen(source) > SOURCE_MAX)
+        return fail(f, FAIL_INPUT, "%s: the regular expression has %zu bytes, at most %d are read", place,
+                    strlen(source), SOURCE_MAX);
+    text_buf text = {0};
+    bool ok = pattern_translate(source, &text, place, f);
+    if (ok) {
+        int error;
+        size_t at;
+        pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+        pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+        p->code = pcre2_compile((PCRE2_SPTR)text.data, text.size, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                                &error, &at, context);
+        pcre2_compile_context_free(context);
+        if (!p->code) {
+            PCRE2_UCHAR why[200] = "";
+            pcre2_get_error_message(error, why, sizeof why);
+            ok = fail(f, FAIL_INPUT, "%s: the regular expression \"%.300s\" does not compile: %s", place, source,
+                      (const char *)why);
+        }
+    }
+    text_free(&text);
+    if (!ok) return false;
+    p->source = xstrdup(source);
+    p->jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
+    return true;
+}
+
+void pattern_scratch_init(pattern_scratch *s) {
+    s->data = pcre2_match_data_create(1, NULL);
+    s->context = pcre2_match_context_create(NULL);
+    s->stack = pcre2_jit_stack_create((size_t)64 * 1024, JIT_STACK_MAX, NULL);
+    pcre2_set_match_limit(s->context, MATCH_LIMIT);
+    pcre2_set_heap_limit(s->context, HEAP_LIMIT_KIB);
+    if (s->stack) pcre2_jit_stack_assign(s->context, NULL, s->stack);
+}
+
+void pattern_scratch_free(pattern_scratch *s) {
+    pcre2_match_data_free(s->data);
+    pcre2_match_context_free(s->context);
+    pcre2_jit_stack_free(s->stack);
+    *s = (pattern_scratch){0};
+}
+
+/* One search from `from`. */
+static pattern_result search(const pattern *p, pattern_scratch *s, const char *text, size_t n, size_t from,
+                             size_t *start, size_t *end, failure *f) {
+    if (p->literal) {
+        if (from >= n) return PATTERN_NONE;
+        const char *at = p->literal_size == 1 ? memchr(text + from, p->literal[0], n - from)
+                                              : memmem(text + from, n - from, p->literal, p->literal_size);
+        if (!at) return PATTERN_NONE;
+        *start = (size_t)(at - text);
+        *end = *start + p->literal_size;
+        return PATTERN_FOUND;
+    }
+    /* The text was checked, so that no UTF check is needed here. */
+    int rc = p->jit ? pcre2_jit_match(p->code, (PCRE2_SPTR)text, n, from, 0, s->data, s->context)
+                    : pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->data, s->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->data, s->context);
+    if (rc >= 0) {
+        const size_t *at = pcre2_get_ovector_pointer(s->data);
+        *start = at[0];
+        *end = at[1];
+        return PATTERN_FOUND;
+    }
+    if (rc == PCRE2_ERROR_NOMATCH) return PATTERN_NONE;
+    PCRE2_UCHAR why[200] = "";
+    pcre2_get_error_message(rc, why, sizeof why);
+    fail(f, FAIL_INPUT, "the tokenizer's regular expression \"%.300s\" gave up on a text of %zu bytes: %s", p->source,
+         n, (const char *)why);
+    return PATTERN_FAILED;
+}
+
+pattern_result pattern_next(const pattern *p, pattern_scratch *s, const char *text, size_t n, pattern_walk *walk,
+                            size_t *start, size_t *end, failure *f) {
+    while (walk->from <= n) {
+        pattern_result r = search(p, s, text, n, walk->from, start, end, f);
+        if (r != PATTERN_FOUND) return r;
+        if (*start == *end && walk->any && walk->last_end == *end) {
+            do walk->from++;
+            while (walk->from < n && ((unsigned char)text[walk->from] & 0xC0) == 0x80);
+            continue;
+        }
+        walk->from = walk->last_end = *end;
+        walk->any = true;
+        return PATTERN_FOUND;
+    }
+    return PATTERN_NONE;
+}

@@ -1,0 +1,55 @@
+/* vocab.h - the token texts of a vocabulary: id -> text by index, text -> id by a flat hash table. */
+#ifndef TEXT_VOCAB_H
+#define TEXT_VOCAB_H
+#include "base/memory.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    TOKEN_ID_BITS = 21, /* a merge is packed into 64 bits: two ids and a rank */
+    MERGE_RANK_BITS = 22,
+};
+
+typedef struct {
+    char *pool; /* texts, each with a NUL behind */
+    size_t pool_size, pool_room;
+    uint32_t *start, *length; /* [size]; start is UINT32_MAX for an id without a token */
+    int32_t size, room;       /* largest id + 1 */
+    int32_t *slot;            /* ids, -1 = free; count <= half the slots */
+    uint32_t n_slots, count;
+} vocab; /* zero-initialise */
+
+void vocab_free(vocab *v);
+/* The id must be free. `find`: vocab_find finds it. */
+void vocab_put(vocab *v, int32_t id, const char *text, size_t n, bool find);
+int32_t vocab_find(const vocab *v, const char *text, size_t n); /* -1 when there is none */
+static inline const char *vocab_text(const vocab *v, int32_t id, size_t *n) {
+    if (id < 0 || id >= v->size || v->start[id] == UINT32_MAX) return NULL;
+    if (n) *n = v->length[id];
+    return v->pool + v->start[id];
+}
+
+/* 8 bytes at a time; the tail is read without passing the end. */
+static inline uint64_t bytes_hash(const char *s, size_t n) {
+    uint64_t h = n * 0x9E3779B97F4A7C15u, w;
+    for (; n >= 8; s += 8, n -= 8) {
+        memcpy(&w, s, 8);
+        h = (h ^ w) * 0xD6E8FEB86659FD93u;
+        h ^= h >> 32;
+    }
+    w = 0;
+    if (n >= 4) {
+        uint32_t low, high;
+        memcpy(&low, s, 4);
+        memcpy(&high, s + n - 4, 4);
+        w = low | (uint64_t)high << 32;
+    } else if (n) {
+        w = (uint64_t)(uint8_t)s[0] | (uint64_t)(uint8_t)s[n / 2] << 8 | (uint64_t)(uint8_t)s[n - 1] << 16;
+    }
+    h = (h ^ w) * 0xD6E8FEB86659FD93u;
+    h ^= h >> 32;
+    h *= 0xD6E8FEB86659FD93u;
+    return h ^ h >> 32;
+}
+#endif
