@@ -181,7 +181,8 @@ void added_tokens_split(const added_tokens *a, const trie *t, const char *text, 
             blank_end = end;
         }
         if (done < start) arrput(*spans, ((added_span){done, start, -1}));
-        arrput(*spans, ((added_span){start, end, k->id}));
+        if (start < end)
+            arrput(*spans, ((added_span){start, end, k->id})); /* an earlier rstrip may have eaten it all */
         done = end;
     }
     if (done < n) arrput(*spans, ((added_span){done, n, -1}));

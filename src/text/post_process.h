@@ -5,8 +5,8 @@
 
 typedef struct {
     int32_t *before, *behind; /* stb_ds */
-    bool seen; /* a template was read */
-} post_processor; /* zero-initialise */
+    bool seen;                /* a template was read */
+} post_processor;             /* zero-initialise */
 
 /* `size`: ids are below it. `item` may be NULL. */
 bool post_processor_open(post_processor *p, const cJSON *item, int32_t size, failure *f);
