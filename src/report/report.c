@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,30 +37,7 @@ static double seconds_now(void) {
 
 static bool goes_on(const config *c) { return c->resume_from_checkpoint[0] != 0; }
 
-/* An empty metrics.jsonl is left by a run that failed before its first step: no result. */
-static bool holds_result(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && st.st_size > 0;
-}
-
-bool report_check_output(const config *c, failure *f) {
-    static const char *const results[] = {"summary.json", "adapter_model.safetensors", "model.safetensors",
-                                          "model.safetensors.index.json", "metrics.jsonl"};
-    if (c->overwrite_output_dir || goes_on(c)) return true;
-    arena a = {0};
-    bool ok = true;
-    for (size_t i = 0; i < sizeof results / sizeof *results && ok; i++)
-        if (holds_result(path_join(&a, c->output_dir, results[i])))
-            ok = fail(f, FAIL_INPUT,
-                      "output_dir: %s holds %s of an earlier run; choose another folder, or give "
-                      "--overwrite_output_dir to replace it",
-                      c->output_dir, results[i]);
-    arena_free(&a);
-    return ok;
-}
-
 bool report_open(report **out, const config *c, failure *f) {
-    TRY(report_check_output(c, f));
     TRY(file_make_folders(c->output_dir, f));
     report *r = xcalloc(1, sizeof *r);
     *r = (report){.c = c, .terminal = isatty(STDOUT_FILENO) == 1};

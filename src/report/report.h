@@ -24,9 +24,6 @@ typedef struct {
 } run_summary;
 
 typedef struct report report;
-/* Refuses an output_dir that holds a result already, unless overwrite_output_dir or resume_from_checkpoint is given.
- * For calling before the costly part of a start; report_open checks as well. */
-bool report_check_output(const config *c, failure *f);
 /* Makes OUTPUT_DIR and opens its metrics.jsonl: afresh, or to go on with after a resume. An old summary.json goes, so
  * that a broken run leaves none. Progress goes to standard output: one rewritten line on a terminal, else a key=value
  * line per logging_steps (and for the first and last step). `c` must outlive the report. */

@@ -206,29 +206,28 @@ static void test_summary_file(void **state) {
     cJSON_Delete(root);
 }
 
-static void test_earlier_result(void **state) {
+/* A run that goes on adds to metrics.jsonl; another one begins anew and leaves no summary of the run before. */
+static void test_earlier_files(void **state) {
     fixture *x = *state;
     report *r;
-    assert_done(report_open(&r, &x->c, &x->f), &x->f);
-    report_close(r);
-    assert_done(report_check_output(&x->c, &x->f),
-                &x->f); /* nothing was trained: an empty metrics.jsonl is no result */
+    assert_done(file_make_folders(x->output, &x->f), &x->f);
     assert_done(file_write(in_output(x, "summary.json"), "{}", 2, &x->f), &x->f);
     assert_done(file_write(in_output(x, "metrics.jsonl"), "{}\n", 3, &x->f), &x->f);
-    assert_false(report_open(&r, &x->c, &x->f));
-    assert_int_equal(x->f.kind, FAIL_INPUT);
-    assert_non_null(strstr(x->f.text, "--overwrite_output_dir"));
     x->c.resume_from_checkpoint = "auto";
     assert_done(report_open(&r, &x->c, &x->f), &x->f);
-    report_close(r);
-    char *text = read_all(x, in_output(x, "metrics.jsonl"));
-    assert_string_equal(text, "{}\n");
-    free(text);
-    x->c.resume_from_checkpoint = "";
-    x->c.overwrite_output_dir = true;
-    assert_done(report_open(&r, &x->c, &x->f), &x->f);
+    step_metrics m = metrics_at(1, 8);
+    redirect_to_file(x);
+    bool ok = report_step(r, &m, &x->f);
+    restore(x);
+    assert_done(ok, &x->f);
     report_close(r);
     assert_false(file_exists(in_output(x, "summary.json")));
+    char *text = read_all(x, in_output(x, "metrics.jsonl"));
+    assert_memory_equal(text, "{}\n{\"step\": 1, ", 16);
+    free(text);
+    x->c.resume_from_checkpoint = "";
+    assert_done(report_open(&r, &x->c, &x->f), &x->f);
+    report_close(r);
     text = read_all(x, in_output(x, "metrics.jsonl"));
     assert_string_equal(text, "");
     free(text);
@@ -317,7 +316,7 @@ static void test_peak_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_lines_to_a_file),        TEST(test_metrics_file),
-        TEST(test_summary_file),           TEST(test_earlier_result),
+        TEST(test_summary_file),           TEST(test_earlier_files),
         TEST(test_unwritable_output),      TEST(test_terminal),
         cmocka_unit_test(test_line_width), cmocka_unit_test(test_peak_memory),
     };
