@@ -73,12 +73,25 @@ static void scores(float *out, const shapes *s, const block *b, const float *x, 
                 x + b->q0 * H + h * s->d, (int)H, y + b->k0 * G + group * s->d, (int)G, 0, out, (int)s->N);
 }
 
+/* The loops over a row of scores run from lo to hi rounded outwards to whole vectors (score rows are aligned and as
+ * long): a scalar remainder would cost more than the rest. */
+enum { LANES = 16 };
+static int64_t round_down(int64_t i) { return i / LANES * LANES; }
+static int64_t round_up(int64_t i) { return round_down(i + LANES - 1); }
+
+static void fill_row(float *row, int64_t from, int64_t to, float with) {
+    for (int64_t j = from; j < to; j++) row[j] = with;
+}
+
 /* Turns a row of scores into probabilities, zero where the row may not look; returns log(sum(exp)). */
 static float softmax_row(float *row, int64_t lo, int64_t hi, int64_t keys) {
-    float max = cpu_max(row + lo, hi - lo), sum = cpu_exp_sum(row + lo, row + lo, max, hi - lo);
-    cpu_scale(row + lo, row + lo, 1 / sum, hi - lo);
+    int64_t from = round_down(lo), n = round_up(hi) - from;
+    fill_row(row, from, lo, -INFINITY);
+    fill_row(row, hi, from + n, -INFINITY);
+    float max = cpu_max(row + from, n), sum = cpu_exp_sum(row + from, row + from, max, n);
+    cpu_scale(row + from, row + from, 1 / sum, n);
     memset(row, 0, (size_t)lo * 4);
-    memset(row + hi, 0, (size_t)(keys - hi) * 4);
+    if (keys > hi) memset(row + hi, 0, (size_t)(keys - hi) * 4);
     return max + logf(sum);
 }
 
@@ -151,16 +164,26 @@ typedef struct {
     int64_t stride;
 } gradients;
 
-/* P = exp(s - lse), dS = P (dP - delta) scale, in place of s and dP; zero where the row may not look. */
-SIMD_CLONES static void backward_row(float *restrict P, float *restrict dP, float lse, float delta, float scale,
-                                     int64_t lo, int64_t hi, int64_t keys) {
-    for (int64_t j = 0; j < lo; j++) P[j] = dP[j] = 0;
-    for (int64_t j = lo; j < hi; j++) {
+/* P = exp(s - lse), dS = P (dP - delta) scale, in place of s and dP. */
+SIMD_CLONES static void gradient_row(float *restrict P, float *restrict dP, float lse, float delta, float scale,
+                                     int64_t n) {
+    for (int64_t j = 0; j < n; j++) {
         float p = cpu_exp(P[j] - lse);
         P[j] = p;
         dP[j] = p * (dP[j] - delta) * scale;
     }
-    for (int64_t j = hi; j < keys; j++) P[j] = dP[j] = 0;
+}
+
+/* ... and zero where the row may not look. */
+static void backward_row(float *P, float *dP, float lse, float delta, float scale, int64_t lo, int64_t hi,
+                         int64_t keys) {
+    int64_t from = round_down(lo);
+    gradient_row(P + from, dP + from, lse, delta, scale, round_up(hi) - from);
+    memset(P, 0, (size_t)lo * 4);
+    memset(dP, 0, (size_t)lo * 4);
+    if (keys <= hi) return;
+    memset(P + hi, 0, (size_t)(keys - hi) * 4);
+    memset(dP + hi, 0, (size_t)(keys - hi) * 4);
 }
 
 static void attend_bwd(const shapes *s, const block *b, int64_t h, const gradients *g, float *P, float *dP) {

@@ -2,9 +2,9 @@
  * kernels are composed of (so that fused and unfused programs do the same arithmetic in the same order).
  *
  * Activations are float32.  Weights stay in their stored type and are converted in panels that fit the cache.
- * Work is cut into tiles that depend on shapes alone, never on the number of threads, and every sum has a fixed
- * order: results are the same bits for any thread count and schedule.  Scratch holds a slice per thread, so the
- * thread count (omp_set_num_threads) must not grow between plan_make and a run. */
+ * Every sum has a fixed order, whatever the tiles that work is cut into: results are the same bits for any thread
+ * count and schedule.  Scratch holds a slice per thread, so the thread count (omp_set_num_threads) must not grow
+ * between plan_make and a run. */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
 #include "exec/backend.h"
@@ -35,6 +35,9 @@ int64_t cpu_product_scratch(const graph *g, vid W); /* floats; 0 for an absent W
 void cpu_convert(float *out, const void *in, dtype type, int64_t n); /* F32, BF16, F16 to float */
 float cpu_dot(const float *a, const float *b, int64_t n);
 float cpu_dot_bf16(const float *a, const uint16_t *b, int64_t n);
+/* The dot products of a with the rows of b[4, n] */
+void cpu_dot4(float *out, const float *a, const float *b, int64_t n);
+void cpu_dot4_bf16(float *out, const float *a, const uint16_t *b, int64_t n);
 float cpu_max(const float *x, int64_t n);
 float cpu_exp_sum(float *y, const float *x, float shift, int64_t n); /* y = exp(x - shift) (y may be x); the sum of y */
 float cpu_exp_sum_only(const float *x, float shift, int64_t n);

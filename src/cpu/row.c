@@ -71,6 +71,32 @@ SIMD_CLONES float cpu_dot_bf16(const float *a, const uint16_t *b, int64_t n) {
     return sum;
 }
 
+SIMD_CLONES void cpu_dot4(float *out, const float *a, const float *b, int64_t n) {
+    const float *b1 = b + n, *b2 = b1 + n, *b3 = b2 + n;
+    float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+    for (int64_t i = 0; i < n; i++) {
+        s0 += a[i] * b[i];
+        s1 += a[i] * b1[i];
+        s2 += a[i] * b2[i];
+        s3 += a[i] * b3[i];
+    }
+    out[0] = s0, out[1] = s1, out[2] = s2, out[3] = s3;
+}
+
+SIMD_CLONES void cpu_dot4_bf16(float *out, const float *a, const uint16_t *b, int64_t n) {
+    const uint16_t *b1 = b + n, *b2 = b1 + n, *b3 = b2 + n;
+    float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+    for (int64_t i = 0; i < n; i++) {
+        s0 += a[i] * float_of_bits((uint32_t)b[i] << 16);
+        s1 += a[i] * float_of_bits((uint32_t)b1[i] << 16);
+        s2 += a[i] * float_of_bits((uint32_t)b2[i] << 16);
+        s3 += a[i] * float_of_bits((uint32_t)b3[i] << 16);
+    }
+    out[0] = s0, out[1] = s1, out[2] = s2, out[3] = s3;
+}
+
 SIMD_CLONES float cpu_max(const float *x, int64_t n) {
     float max = x[0];
 #pragma omp simd reduction(max : max)
