@@ -83,28 +83,32 @@ static void fill_row(float *row, int64_t from, int64_t to, float with) {
     for (int64_t j = from; j < to; j++) row[j] = with;
 }
 
-/* Turns a row of scores into probabilities, zero where the row may not look; returns log(sum(exp)). */
-static float softmax_row(float *row, int64_t lo, int64_t hi, int64_t keys) {
+/* Turns a row of scores into exp(score - max), zero where the row may not look; gives their sum, returns the max. */
+static float softmax_row(float *row, int64_t lo, int64_t hi, int64_t keys, float *sum) {
     int64_t from = round_down(lo), n = round_up(hi) - from;
     fill_row(row, from, lo, -INFINITY);
     fill_row(row, hi, from + n, -INFINITY);
-    float max = cpu_max(row + from, n), sum = cpu_exp_sum(row + from, row + from, max, n);
-    cpu_scale(row + from, row + from, 1 / sum, n);
+    float max = cpu_max(row + from, n);
+    *sum = cpu_exp_sum(row + from, row + from, max, n);
     memset(row, 0, (size_t)lo * 4);
     if (keys > hi) memset(row + hi, 0, (size_t)(keys - hi) * 4);
-    return max + logf(sum);
+    return max;
 }
 
+/* Rows are divided by their sums after the product: d numbers, not as many as there are keys. */
 static void attend(const shapes *s, const block *b, int64_t h, float *o, float *lse, float *P) {
     int64_t keys = b->k1 - b->k0, rows = b->q1 - b->q0, H = s->H * s->d, G = s->G * s->d, group = h / (s->H / s->G);
+    float sums[ROWS], *to = o + b->q0 * H + h * s->d;
     scores(P, s, b, s->q, h, s->k, s->scale);
     for (int64_t i = 0; i < rows; i++) {
         int64_t row = b->q0 + i;
-        float sum = softmax_row(P + i * s->N, first_key(s, b, row) - b->k0, last_key(s, row) + 1 - b->k0, keys);
-        if (lse) lse[row * s->H + h] = sum;
+        float max =
+            softmax_row(P + i * s->N, first_key(s, b, row) - b->k0, last_key(s, row) + 1 - b->k0, keys, &sums[i]);
+        if (lse) lse[row * s->H + h] = max + logf(sums[i]);
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)s->d, (int)keys, 1, P, (int)s->N,
-                s->v + b->k0 * G + group * s->d, (int)G, 0, o + b->q0 * H + h * s->d, (int)H);
+                s->v + b->k0 * G + group * s->d, (int)G, 0, to, (int)H);
+    for (int64_t i = 0; i < rows; i++) cpu_scale(to + i * H, to + i * H, 1 / sums[i], s->d);
 }
 
 int64_t cpu_scratch_attention(const graph *g, const graph_op *op) {

@@ -23,6 +23,9 @@ const op_case op_cases[] = {
     {OP_linear, "N=20 K=31 M=1100", .absent = " bias ", BF16},
     {OP_linear, "N=530 K=17 M=97", BF16},
     {OP_linear, "N=20 K=130 M=7", F16, ADD},
+    {OP_linear, "N=200 K=500 M=450", .absent = " bias ", BF16}, /* large enough for several tiles: by columns, */
+    {OP_linear, "N=900 K=400 M=20", .absent = " bias "},        /* by rows, */
+    {OP_linear, "N=90 K=90 M=1700", .absent = " bias ", F16},   /* and more columns than a tile may have */
     {OP_rope, "N=11 H=3 d=8", .rows = 10, .docs = 2},
     {OP_rope, "N=40 H=1 d=34", .attr = {.inverse = true}},
     {OP_attention, "N=1 H=1 G=1 d=4", .attr = {.head_dim = 4, .scale = 0.5f}},
@@ -60,7 +63,11 @@ const op_case op_cases[] = {
     {OP_linear_dx, "N=20 K=33 M=800", .rows = 19, BF16},
     {OP_linear_dx, "N=140 K=1030 M=20", F16},
     {OP_linear_dx, "N=10 K=100 M=50", ADD},
+    {OP_linear_dx, "N=100 K=420 M=800", BF16, .samples = 2},
+    {OP_linear_dx, "N=1200 K=30 M=200", .samples = 2},
     {OP_linear_dw, "N=1 K=9 M=7"},
+    {OP_linear_dw, "N=100 K=400 M=300", .samples = 2, .absent = " dbias "},
+    {OP_linear_dw, "N=500 K=800 M=12", .samples = 2, .absent = " dbias ", ADD},
     {OP_linear_dw, "N=40 K=150 M=90", .rows = 37, ADD},
     {OP_linear_dw, "N=20 K=15 M=130", .absent = " dbias "},
     {OP_linear_dw, "N=20 K=15 M=130", .absent = " dW ", ADD},

@@ -16,6 +16,7 @@ typedef struct {
     bool add;           /* outputs are added to (all that have the float type) */
     bool no_labels;     /* every target is -100 */
     bool evaluation;    /* batch.training is false */
+    int samples;        /* of each gradient; 0: 24 */
     op_attr attr;
 } op_case;
 

@@ -278,11 +278,12 @@ static int check_gradient(prepared *p, operand_set *f, int k) {
         return compare_output(p, k, BACKWARD_TOLERANCE);
     }
     if (!x) return complain(p->set, "%s: no such input of the forward op%s", out->name, "");
-    int64_t n = out->real * out->cols, samples = n < SAMPLES ? n : SAMPLES;
+    int64_t n = out->real * out->cols, most = p->set->c->samples ? p->set->c->samples : SAMPLES;
+    int64_t samples = n < most ? n : most;
     int64_t at[SAMPLES];
     double want[SAMPLES], squares = 0;
     for (int64_t i = 0; i < samples; i++) {
-        at[i] = n < SAMPLES ? i : (int64_t)(random_bits() % (uint64_t)n);
+        at[i] = n < most ? i : (int64_t)(random_bits() % (uint64_t)n);
         want[i] = difference(f, p->set, x, at[i]);
         squares += want[i] * want[i];
     }
