@@ -11,6 +11,7 @@
 #include <string.h>
 
 static const command commands[] = {
+    {"data", "Shows the rows that training would see; --dump N prints them as JSON lines.", cmd_data},
     {"merge", "Folds an adapter into its base model: a new model folder.", cmd_merge},
     {NULL, NULL, NULL},
 };
