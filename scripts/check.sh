@@ -19,7 +19,9 @@ if [ -n "$formatter" ] && "$formatter" --version | grep -q 'version 14\.'; then
 else
     echo "skip: format: clang-format 14 is not here"
 fi
-awk 'length > 120 { print FILENAME ":" FNR ": " length " columns, at most 120" }' $(printf '%s\n' "${sources[@]}" | grep -v '\.def$') | report width
+# Columns are characters: the later bytes of one in UTF-8 do not count.
+LC_ALL=C awk '{ line = $0; gsub(/[\200-\277]/, "", line) }
+length(line) > 120 { print FILENAME ":" FNR ": " length(line) " columns, at most 120" }' $(printf '%s\n' "${sources[@]}" | grep -v '\.def$') | report width
 
 # A file says first what it is.
 for file in "${sources[@]}"; do

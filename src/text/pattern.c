@@ -1,3 +1,4 @@
+/* pattern.c - compiles a pattern once, and finds its matches one after the other. See pattern.h. */
 #include "text/pattern.h"
 #include "base/text.h"
 #include "text/pattern_translate.h"

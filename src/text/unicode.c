@@ -1,3 +1,4 @@
+/* unicode.c - the classes, from the categories of utf8proc. See unicode.h. */
 #include "text/unicode.h"
 
 #include <utf8proc.h>

@@ -1,3 +1,4 @@
+/* vocab.c - the two directions of a vocabulary. See vocab.h. */
 #include "text/vocab.h"
 
 #include <assert.h>
