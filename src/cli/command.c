@@ -11,6 +11,9 @@
 #include <string.h>
 
 static const command commands[] = {
+    {"train", "Fine-tunes a model; what flags without a command mean.", cmd_train},
+    {"plan", "Prints the memory of a run, by role, for each recompute level.", cmd_plan},
+    {"graph", "Prints the program of a run, and what fusing changes.", cmd_graph},
     {"data", "Shows the rows that training would see; --dump N prints them as JSON lines.", cmd_data},
     {"merge", "Folds an adapter into its base model: a new model folder.", cmd_merge},
     {NULL, NULL, NULL},

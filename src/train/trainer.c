@@ -15,11 +15,6 @@
 
 int train_slots(const config *c) { return (int)(c->per_device_train_batch_size * c->max_length); }
 
-static int accumulation(const config *c) {
-    int64_t batch = c->per_device_train_batch_size;
-    return (int)(c->gradient_accumulation_steps ? c->gradient_accumulation_steps : (16 + batch - 1) / batch);
-}
-
 static bool build_at(session *s, recompute_level level, failure *f) {
     session_drop_program(s);
     return session_build(s, SESSION_TRAIN, train_slots(s->c), level, f);
@@ -152,7 +147,7 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
 bool train_run(session *s, const dataset *data, const dataset *eval, report *r, double begin, run_summary *out,
                failure *f) {
     const config *c = s->c;
-    run t = {.s = s, .n_batches = accumulation(c)};
+    run t = {.s = s, .n_batches = (int)c->gradient_accumulation_steps};
     loader_options options = {.batch_size = (int)c->per_device_train_batch_size,
                               .max_length = (int)c->max_length,
                               .grad_accumulation = t.n_batches,

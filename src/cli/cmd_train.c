@@ -1,0 +1,39 @@
+/* cmd_train.c - `liger-sft --config FILE`: fine-tunes. Everything that can be wrong is looked at before step 1. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "cli/load_data.h"
+#include "train/save.h"
+#include "train/trainer.h"
+
+static bool refuse_absent_parts(const config *c, failure *f) {
+    if (c->save_steps) return fail(f, FAIL_INPUT, "save_steps: checkpoints are not in this version; leave it 0");
+    if (c->resume_from_checkpoint[0])
+        return fail(f, FAIL_INPUT, "resume_from_checkpoint: checkpoints are not in this version; leave it out");
+    return true;
+}
+
+static bool train(session *s, const config *c, double begin, failure *f) {
+    dataset data = {0}, eval = {0};
+    report *r = NULL;
+    run_summary summary;
+    bool ok = session_open_model(s, c, f) && session_open_text(s, f) && session_open_weights(s, f) &&
+              load_training_data(&data, &eval, s, f) && save_check_folder(c, f) && train_build(s, f) &&
+              session_start(s, true, f) && report_open(&r, c, f);
+    if (ok)
+        ok = train_run(s, &data, dataset_count(&eval) ? &eval : NULL, r, begin, &summary, f) && save_result(s, f) &&
+             report_done(r, &summary, f);
+    report_close(r);
+    dataset_free(&eval);
+    dataset_free(&data);
+    return ok;
+}
+
+bool cmd_train(const config *c, failure *f) {
+    double begin = clock_seconds();
+    TRY(refuse_absent_parts(c, f));
+    session s = {0};
+    bool ok = train(&s, c, begin, f);
+    session_close(&s);
+    return ok;
+}

@@ -1,0 +1,185 @@
+/* session.c - puts the pieces together; see session.h. Order: model -> text -> weights -> build -> start. */
+#include "train/session.h"
+#include "base/array.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "model/model_weights.h"
+#include "weights/hub_cache.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+bool session_open_model(session *s, const config *c, failure *f) {
+    *s = (session){.c = c};
+    if (!c->model[0]) return fail(f, FAIL_USAGE, "model: name a model folder or a hub id (--model FOLDER)");
+    TRY(hub_find_model(&s->folder, c->model, &s->memory, f));
+    return model_config_read(&s->model, s->folder, &s->memory, f);
+}
+
+bool session_open_text(session *s, failure *f) {
+    TRY(tokenizer_open(&s->tokens, s->folder, f));
+    return chat_format_open(&s->chat, s->c->template, s->folder, s->tokens, f);
+}
+
+bool session_open_weights(session *s, failure *f) {
+    TRY(st_open_folder(&s->weights, s->folder, f));
+    TRY(model_weights_settle_head(&s->model, s->weights, f));
+    if (!s->c->adapter[0]) return true;
+    TRY(adapter_config_read(&s->lora, s->c->adapter, &s->memory, f));
+    return adapter_open(&s->adapter, s->c->adapter, f);
+}
+
+/* The adapter's shape: of the adapter the config names, else of the config's lora_* keys. */
+static bool adapter_from_config(session *s, failure *f) {
+    const config *c = s->c;
+    if (c->use_dora) return fail(f, FAIL_INPUT, "use_dora: DoRA is not in this version; leave it false");
+    adapter_config *a = &s->lora;
+    *a = (adapter_config){.base_model = c->model,
+                          .rank = (int)c->lora_rank,
+                          .alpha = c->lora_alpha,
+                          .dropout = c->lora_dropout,
+                          .use_rslora = c->use_rslora,
+                          .regex = c->target_regex[0] != 0};
+    a->n_targets = a->regex ? 1 : c->target_modules.n;
+    a->targets = arena_alloc(&s->memory, sizeof(char *) * (size_t)(a->n_targets + 1));
+    for (int i = 0; i < a->n_targets; i++) a->targets[i] = a->regex ? c->target_regex : c->target_modules.items[i];
+    if (!a->n_targets) return fail(f, FAIL_INPUT, "target_modules: the list is empty");
+    a->n_layers = c->layers_to_transform.n;
+    if (a->n_layers) a->layers = arena_alloc(&s->memory, sizeof(int) * (size_t)a->n_layers);
+    for (int i = 0; i < a->n_layers; i++) {
+        int64_t layer;
+        const char *word = c->layers_to_transform.items[i];
+        if (!text_to_int(word, &layer) || layer < 0 || layer >= s->model.n_layer)
+            return fail(f, FAIL_INPUT, "layers_to_transform: found \"%s\", expected a layer from 0 to %d", word,
+                        s->model.n_layer - 1);
+        a->layers[i] = (int)layer;
+    }
+    return true;
+}
+
+static bool attach_adapter(session *s, bool training, failure *f) {
+    const adapter_config *a = &s->lora;
+    lora_options o = {.rank = a->rank,
+                      .alpha = (float)a->alpha,
+                      .use_rslora = a->use_rslora,
+                      .dropout = training ? (float)s->c->lora_dropout : 0,
+                      .targets = (const char *const *)a->targets,
+                      .n_targets = a->n_targets,
+                      .regex = a->regex,
+                      .layers = a->layers,
+                      .n_layers = a->n_layers};
+    return pass_lora(&s->g, &o, f);
+}
+
+/* In a program that only runs forward nothing trains. */
+static void freeze(graph *g) {
+    for (vid v = 1; v < arrlen(g->values); v++) g->values[v].trainable = false;
+}
+
+static bool verified(const graph *g, const char *after) {
+#ifdef NDEBUG
+    (void)g, (void)after;
+#else
+    failure f;
+    if (!pass_verify(g, &f)) {
+        fprintf(stderr, "program malformed after %s: %s\n", after, f.text);
+        return false;
+    }
+#endif
+    return true;
+}
+
+/* The order of the passes, top to bottom. */
+bool session_build(session *s, session_kind kind, int n_rows, recompute_level level, failure *f) {
+    graph *g = &s->g;
+    bool training = kind == SESSION_TRAIN, full = training && strcmp(s->c->tuner_type, "full") == 0;
+    stored_type stored = s->weights ? model_weights_stored : NULL;
+    graph_init(g, DTYPE_F32);
+    s->level = level;
+    if (kind == SESSION_GENERATE) {
+        s->io = model_build_inference(g, &s->model, n_rows, s->n_context, stored, s->weights);
+    } else {
+        s->io = model_build(g, &s->model, n_rows, stored, s->weights);
+    }
+    assert(verified(g, "build"));
+    if (full && s->c->adapter[0]) return fail(f, FAIL_INPUT, "adapter: tuner_type full trains the model itself");
+    if (training && !full && !s->adapter) TRY(adapter_from_config(s, f));
+    if (full) pass_full(g);
+    else if (s->lora.rank) TRY(attach_adapter(s, training, f));
+    assert(verified(g, "lora"));
+    if (!training) freeze(g);
+    if (s->c->use_liger_kernel) TRY(pass_fuse(g, s->c->fuse_rules, f));
+    assert(verified(g, "fuse"));
+    g->n_forward = (int)arrlen(g->ops);
+    if (!training) return true;
+    pass_backward(g, s->io.nll, s->io.weight);
+    assert(verified(g, "backward"));
+    pass_recompute(g, level);
+    assert(verified(g, "recompute"));
+    return true;
+}
+
+/* Adapter start: A uniform in +-1/sqrt(in) (PEFT's kaiming_uniform with a = sqrt 5), B zero. */
+static bool init_adapter_param(session *s, vid v, failure *f) {
+    const graph_value *value = &s->g.values[v];
+    int64_t n = value_count(value);
+    float *w = xcalloc((size_t)n, sizeof *w), bound = 1 / sqrtf((float)value->cols);
+    uint64_t key = rng_fold((uint64_t)s->c->seed, 0x10AA);
+    for (const char *p = value->name; *p; p++) key = rng_fold(key, (unsigned char)*p);
+    if (strstr(value->name, ".lora_A.weight"))
+        for (int64_t i = 0; i < n; i++) w[i] = (2 * rng_uniform(key, (uint64_t)i) - 1) * bound;
+    bool ok = executor_bind(s->x, v, w, DTYPE_F32, f);
+    free(w);
+    return ok;
+}
+
+static bool bind_weights(session *s, failure *f) {
+    int n = (int)arrlen(s->g.values);
+    const st_tensor **found = xcalloc((size_t)n, sizeof *found);
+    bool ok = model_weights_find(&s->g, s->weights, &s->model, found, f) &&
+              (!s->adapter || adapter_weights_find(&s->g, s->adapter, found, f));
+    for (vid v = 1; v < n && ok; v++) {
+        if (found[v]) ok = executor_bind(s->x, v, found[v]->data, found[v]->type, f);
+        else if (s->g.values[v].role == ROLE_PARAM) ok = init_adapter_param(s, v, f);
+    }
+    free(found);
+    return ok;
+}
+
+static bool upload_rope(session *s, failure *f) {
+    float *freq = xcalloc((size_t)s->model.head_dim / 2, sizeof *freq);
+    model_rope_frequencies(&s->model, freq);
+    bool ok = executor_upload(s->x, s->io.freq, freq, s->model.head_dim / 2, f);
+    free(freq);
+    return ok;
+}
+
+bool session_start(session *s, bool planned, failure *f) {
+    if (!s->b) {
+        TRY(backend_find(&s->b, s->c->device, f));
+        TRY(s->b->open(f));
+    }
+    plan_make(&s->p, &s->g, s->b, planned);
+    return executor_open(&s->x, &s->g, &s->p, s->b, f) && bind_weights(s, f) && upload_rope(s, f);
+}
+
+int session_ops(const session *s) { return (int)arrlen(s->g.ops); }
+
+void session_drop_program(session *s) {
+    executor_close(s->x);
+    s->x = NULL;
+    plan_free(&s->p);
+    graph_free(&s->g);
+}
+
+void session_close(session *s) {
+    session_drop_program(s);
+    if (s->b) s->b->close();
+    st_close(s->adapter);
+    st_close(s->weights);
+    chat_format_close(s->chat);
+    tokenizer_close(s->tokens);
+    arena_free(&s->memory);
+    *s = (session){0};
+}
