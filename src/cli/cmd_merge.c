@@ -4,13 +4,13 @@
 #include "cpu/cpu.h"
 #include "weights/hub_cache.h"
 #include "weights/merge.h"
+#include "weights/model_folder.h"
 
 static bool merge(const config *c, arena *a, failure *f) {
-    const int64_t shard_bytes = 5000000000; /* transformers' max_shard_size */
     merge_options o = {.adapter = c->adapter,
                        .output = c->output_dir,
                        .overwrite = c->overwrite_output_dir,
-                       .shard_bytes = shard_bytes};
+                       .shard_bytes = MODEL_FOLDER_SHARD_BYTES};
     if (!o.adapter[0]) return fail(f, FAIL_USAGE, "adapter: no adapter is given; it is a PEFT adapter's folder");
     TRY(hub_find_model(&o.model, c->model, a, f));
     cpu_blas_open();

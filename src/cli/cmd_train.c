@@ -18,7 +18,7 @@ static bool train(session *s, const config *c, double begin, failure *f) {
     report *r = NULL;
     run_summary summary;
     bool ok = session_open_model(s, c, f) && session_open_text(s, f) && session_open_weights(s, f) &&
-              load_training_data(&data, &eval, s, f) && save_check_folder(c, f) && train_build(s, f) &&
+              load_training_data(&data, &eval, s, f) && save_check_folder(s, f) && train_build(s, f) &&
               session_start(s, true, f) && report_open(&r, c, f);
     if (ok)
         ok = train_run(s, &data, dataset_count(&eval) ? &eval : NULL, r, begin, &summary, f) && save_result(s, f) &&

@@ -7,6 +7,7 @@
 /* Files of `paths` under the rules of the config; s has model and text open. Warns with one line per reason for rows
  * left out. Fails when no label token is left. */
 bool load_files(dataset *d, const string_list *paths, const char *key, const session *s, failure *f);
-/* dataset into *train; val_dataset, or the last split_dataset_ratio of the training rows, into *eval (may stay empty). */
+/* dataset into *train; val_dataset, or the last split_dataset_ratio of the training rows, into *eval (may stay empty).
+ */
 bool load_training_data(dataset *train, dataset *eval, const session *s, failure *f);
 #endif

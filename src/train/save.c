@@ -1,16 +1,19 @@
 #include "train/save.h"
 #include "base/array.h"
+#include "weights/model_folder.h"
 
 #include <string.h>
 #include <unistd.h>
 
 static bool is_full(const config *c) { return strcmp(c->tuner_type, "full") == 0; }
 
-bool save_check_folder(const config *c, failure *f) {
-    static const char *const results[] = {"adapter_model.safetensors", "model.safetensors",
+bool save_check_folder(const session *s, failure *f) {
+    const config *c = s->c;
+    static const char *const results[] = {"adapter_config.json", "adapter_model.safetensors", "model.safetensors",
                                           "model.safetensors.index.json", "metrics.jsonl"};
     arena a = {0};
-    bool ok = file_make_folders(c->output_dir, f);
+    bool ok = !is_full(c) || model_folder_check(c->output_dir, s->folder, true, f);
+    if (ok) ok = file_make_folders(c->output_dir, f);
     for (size_t i = 0; ok && !c->overwrite_output_dir && i < sizeof results / sizeof *results; i++)
         if (file_exists(path_join(&a, c->output_dir, results[i])))
             ok = fail(f, FAIL_INPUT,
@@ -21,7 +24,7 @@ bool save_check_folder(const config *c, failure *f) {
     return ok;
 }
 
-/* A trained param in host memory, converted to the type it is stored in. */
+/* Trained param v in host memory, converted to the type it is stored in; NULL on failure. */
 static void *download_param(session *s, vid v, dtype stored, failure *f) {
     int64_t n = value_count(&s->g.values[v]);
     float *w = xmalloc((size_t)n * sizeof *w);
@@ -41,35 +44,41 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* Downloads all trained params as entries (stb_ds), in the order of their names. */
-static bool collect(session *s, st_entry **entries, failure *f) {
-    for (vid v = 1; v < arrlen(s->g.values); v++) {
+static bool save_adapter(session *s, failure *f) {
+    st_entry *entries = NULL;
+    bool ok = true;
+    for (vid v = 1; v < arrlen(s->g.values) && ok; v++) {
         const graph_value *value = &s->g.values[v];
         if (value->role != ROLE_PARAM || !value->trainable) continue;
-        const st_tensor *from = s->weights ? st_find(s->weights, value->name) : NULL;
-        st_entry e = {.name = value->name,
-                      .type = from ? from->type : DTYPE_F32,
-                      .n_dims = from ? from->n_dims : 2,
-                      .dim = {value->rows, value->cols, 1, 1}};
-        e.data = download_param(s, v, e.type, f);
-        if (!e.data) return false;
-        arrput(*entries, e);
+        st_entry e = {value->name, DTYPE_F32, 2, {value->rows, value->cols, 1, 1}, NULL};
+        e.data = download_param(s, v, DTYPE_F32, f);
+        ok = e.data != NULL;
+        arrput(entries, e);
     }
-    qsort(*entries, (size_t)arrlen(*entries), sizeof **entries, by_name);
-    return true;
-}
-
-bool save_result(session *s, failure *f) {
-    st_entry *entries = NULL;
-    const char *folder = s->c->output_dir;
-    bool ok = collect(s, &entries, f);
-    if (ok && is_full(s->c)) {
-        ok = fail(f, FAIL_INPUT, "full");
-    } else if (ok) {
-        char *path = path_join(&s->memory, folder, "adapter_model.safetensors");
-        ok = st_write(path, entries, (int)arrlen(entries), f) && adapter_config_write(&s->lora, folder, f);
-    }
+    qsort(entries, (size_t)arrlen(entries), sizeof *entries, by_name);
+    const char *path = path_join(&s->memory, s->c->output_dir, "adapter_model.safetensors");
+    ok = ok && st_write(path, entries, (int)arrlen(entries), f) && adapter_config_write(&s->lora, s->c->output_dir, f);
     for (int i = 0; i < arrlen(entries); i++) free((void *)(uintptr_t)entries[i].data);
     arrfree(entries);
     return ok;
+}
+
+/* Tensor i of the model's files: as trained, or (one that the program does not use) as it was. */
+static bool write_tensor(void *context, st_writer *w, int i, failure *f) {
+    session *s = context;
+    const st_tensor *t = st_at(s->weights, i);
+    size_t bytes = (size_t)t->count * dtype_size(t->type);
+    vid v = graph_find(&s->g, t->name);
+    if (!v) return st_writer_add(w, t->data, bytes, f);
+    void *data = download_param(s, v, t->type, f);
+    bool ok = data && st_writer_add(w, data, bytes, f);
+    free(data);
+    return ok;
+}
+
+bool save_result(session *s, failure *f) {
+    model_folder_size size;
+    if (!is_full(s->c)) return save_adapter(s, f);
+    return model_folder_write(s->c->output_dir, s->weights, MODEL_FOLDER_SHARD_BYTES, write_tensor, s, &size, f) &&
+           model_folder_copy_others(s->c->output_dir, s->folder, f);
 }

@@ -3,8 +3,9 @@
 #define TRAIN_SAVE_H
 #include "train/session.h"
 
-/* Refuses a folder that already holds a result (unless overwrite_output_dir) or cannot be written. Makes it. */
-bool save_check_folder(const config *c, failure *f);
+/* Refuses an output_dir that already holds a result (unless overwrite_output_dir), that cannot be written, or that is
+ * the model's own. Makes it. */
+bool save_check_folder(const session *s, failure *f);
 /* Writes what was trained into output_dir. */
 bool save_result(session *s, failure *f);
 #endif

@@ -26,7 +26,7 @@ typedef struct {
     chat_format *chat;
     st_set *weights, *adapter; /* adapter: the one named by the config, NULL when none */
     adapter_config lora;       /* of the adapter trained or loaded; rank 0 when there is none */
-    int n_context; /* SESSION_GENERATE: longest sequence; set before session_build */
+    int n_context;             /* SESSION_GENERATE: longest sequence; set before session_build */
     graph g;
     model_io io;
     recompute_level level;

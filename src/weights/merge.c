@@ -7,7 +7,8 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "weights/adapter.h"
-#include "weights/merge_files.h"
+#include "weights/merge.h"
+#include "weights/model_folder.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -163,25 +164,10 @@ static bool write_merged(merger *m, st_writer *w, int i) {
 
 static size_t tensor_bytes(const st_tensor *t) { return (size_t)t->count * dtype_size(t->type); }
 
-static bool write_file(merger *m, const merge_layout *layout, int file) {
-    st_entry *entries = NULL;
-    for (int i = 0; i < st_count(m->base); i++) {
-        const st_tensor *t = st_at(m->base, i);
-        st_entry e = {t->name, t->type, t->n_dims, {t->dim[0], t->dim[1], t->dim[2], t->dim[3]}, NULL};
-        if (layout->file_of[i] == file) arrput(entries, e);
-    }
-    st_writer *w = NULL;
-    const char *path = path_join(&m->memory, m->o->output, layout->names[file]);
-    bool ok = st_writer_open(&w, path, entries, (int)arrlen(entries), m->f);
-    for (int i = 0; ok && i < st_count(m->base); i++) {
-        if (layout->file_of[i] != file) continue;
-        const st_tensor *t = st_at(m->base, i);
-        ok = m->pairs[i].A ? write_merged(m, w, i) : st_writer_add(w, t->data, tensor_bytes(t), m->f);
-    }
-    arrfree(entries);
-    if (ok) return st_writer_commit(w, m->f);
-    st_writer_abort(w);
-    return false;
+static bool write_tensor(void *context, st_writer *w, int i, failure *f) {
+    merger *m = context;
+    const st_tensor *t = st_at(m->base, i);
+    return m->pairs[i].A ? write_merged(m, w, i) : st_writer_add(w, t->data, tensor_bytes(t), f);
 }
 
 static bool same_merged(merger *m, int i, const uint8_t *found) {
@@ -216,16 +202,13 @@ static bool check_output(merger *m) {
 }
 
 static bool write_output(merger *m) {
-    merge_layout layout;
-    merge_layout_make(&layout, m->base, m->o->shard_bytes, &m->memory);
-    TRY(merge_folder_prepare(m->o->output, m->f));
-    for (int i = 0; i < layout.n_files; i++) TRY(write_file(m, &layout, i));
-    TRY(merge_folder_finish(&layout, m->base, m->o->output, m->f));
+    model_folder_size size;
+    TRY(model_folder_write(m->o->output, m->base, m->o->shard_bytes, write_tensor, m, &size, m->f));
     TRY(check_output(m));
-    TRY(merge_copy_others(m->o->model, m->o->output, m->f)); /* config.json: now it is a model */
+    TRY(model_folder_copy_others(m->o->output, m->o->model, m->f)); /* config.json: now it is a model */
     m->report->tensors = st_count(m->base);
-    m->report->files = layout.n_files;
-    m->report->bytes = layout.bytes;
+    m->report->files = size.files;
+    m->report->bytes = size.bytes;
     m->report->rounding = m->moved > 0 ? sqrt(m->rounded / m->moved) : 0;
     return true;
 }
@@ -233,7 +216,7 @@ static bool write_output(merger *m) {
 bool merge_adapter(const merge_options *o, merge_report *r, failure *f) {
     merger m = {.o = o, .report = r, .f = f};
     *r = (merge_report){0};
-    bool ok = merge_check_output(o, f) && open_inputs(&m) && write_output(&m);
+    bool ok = model_folder_check(o->output, o->model, o->overwrite, f) && open_inputs(&m) && write_output(&m);
     st_close(m.base);
     st_close(m.adapter);
     arrfree(m.A);

@@ -1,6 +1,6 @@
-/* merge_files.c - names, index and side files of a merged model folder, laid out as transformers does:
- * model.safetensors, or model-00001-of-0000N.safetensors with model.safetensors.index.json. */
-#include "weights/merge_files.h"
+/* model_folder.c - see model_folder.h. An older index goes first and older weight files last, so that a folder written
+ * half is never taken for a model. */
+#include "weights/model_folder.h"
 #include "base/array.h"
 #include "base/json.h"
 
@@ -11,6 +11,13 @@
 #include <unistd.h>
 
 static const char index_name[] = "model.safetensors.index.json", single_name[] = "model.safetensors";
+
+typedef struct {
+    int *file_of; /* [tensors]: which file each goes to */
+    const char **names;
+    int n_files;
+    int64_t bytes;
+} layout;
 
 static bool has_content(const char *folder) {
     DIR *dir = opendir(folder);
@@ -26,27 +33,26 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-bool merge_check_output(const merge_options *o, failure *f) {
-    if (same_folder(o->output, o->model))
-        return fail(f, FAIL_INPUT, "output_dir: %s is the model's own folder", o->output);
+bool model_folder_check(const char *output, const char *model, bool overwrite, failure *f) {
+    if (same_folder(output, model)) return fail(f, FAIL_INPUT, "output_dir: %s is the model's own folder", output);
     arena a = {0};
-    bool adapter = file_exists(path_join(&a, o->output, "adapter_config.json"));
+    bool adapter = file_exists(path_join(&a, output, "adapter_config.json"));
     arena_free(&a);
     if (adapter)
-        return fail(
-            f, FAIL_INPUT,
-            "output_dir: %s holds an adapter, which loaders would apply to the merged weights once more; choose "
-            "another folder",
-            o->output);
-    if (o->overwrite || !has_content(o->output)) return true;
+        return fail(f, FAIL_INPUT,
+                    "output_dir: %s holds an adapter, which loaders would apply to the new weights once more; choose "
+                    "another folder",
+                    output);
+    if (overwrite || !has_content(output)) return true;
     return fail(f, FAIL_INPUT, "output_dir: %s is not empty; choose another folder or set overwrite_output_dir",
-                o->output);
+                output);
 }
 
 static int64_t tensor_bytes(const st_tensor *t) { return t->count * (int64_t)dtype_size(t->type); }
 
-void merge_layout_make(merge_layout *l, const st_set *s, int64_t shard_bytes, arena *a) {
-    *l = (merge_layout){.file_of = arena_alloc(a, (size_t)st_count(s) * sizeof *l->file_of), .n_files = 1};
+/* Lives in a. */
+static void make_layout(layout *l, const st_set *s, int64_t shard_bytes, arena *a) {
+    *l = (layout){.file_of = arena_alloc(a, (size_t)st_count(s) * sizeof *l->file_of), .n_files = 1};
     int64_t in_file = 0;
     for (int i = 0; i < st_count(s); i++) {
         int64_t bytes = tensor_bytes(st_at(s, i));
@@ -69,23 +75,18 @@ static bool remove_file(const char *folder, const char *name, failure *f) {
     return ok;
 }
 
-bool merge_folder_prepare(const char *output, failure *f) {
-    TRY(file_make_folders(output, f));
-    return remove_file(output, index_name, f);
-}
-
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static bool is_in_layout(const merge_layout *l, const char *name) {
+static bool is_in_layout(const layout *l, const char *name) {
     for (int i = 0; i < l->n_files; i++)
         if (strcmp(l->names[i], name) == 0) return true;
     return false;
 }
 
-static bool remove_old_weights(const merge_layout *l, const char *output, failure *f) {
+static bool remove_old_weights(const layout *l, const char *output, failure *f) {
     DIR *dir = opendir(output);
     if (!dir) return fail_errno(f, FAIL_MACHINE, "%s", output);
     bool ok = true;
@@ -104,7 +105,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const index_row *)a)->name, ((const index_row *)b)->name);
 }
 
-static bool write_index(const merge_layout *l, const st_set *s, const char *output, failure *f) {
+static bool write_index(const layout *l, const st_set *s, const char *output, failure *f) {
     int n = st_count(s);
     index_row *rows = xcalloc((size_t)n, sizeof *rows);
     int64_t parameters = 0;
@@ -131,9 +132,37 @@ static bool write_index(const merge_layout *l, const st_set *s, const char *outp
     return ok;
 }
 
-bool merge_folder_finish(const merge_layout *l, const st_set *s, const char *output, failure *f) {
-    TRY(remove_old_weights(l, output, f));
-    return l->n_files == 1 || write_index(l, s, output, f);
+/* The tensors of one file. */
+static bool write_weights(const layout *l, int file, const char *path, const st_set *like, tensor_source source,
+                          void *context, failure *f) {
+    st_entry *entries = NULL;
+    for (int i = 0; i < st_count(like); i++) {
+        const st_tensor *t = st_at(like, i);
+        st_entry e = {t->name, t->type, t->n_dims, {t->dim[0], t->dim[1], t->dim[2], t->dim[3]}, NULL};
+        if (l->file_of[i] == file) arrput(entries, e);
+    }
+    st_writer *w = NULL;
+    bool ok = st_writer_open(&w, path, entries, (int)arrlen(entries), f);
+    for (int i = 0; ok && i < st_count(like); i++)
+        if (l->file_of[i] == file) ok = source(context, w, i, f);
+    arrfree(entries);
+    if (ok) return st_writer_commit(w, f);
+    st_writer_abort(w);
+    return false;
+}
+
+bool model_folder_write(const char *output, const st_set *like, int64_t shard_bytes, tensor_source source,
+                        void *context, model_folder_size *size, failure *f) {
+    arena a = {0};
+    layout l;
+    make_layout(&l, like, shard_bytes, &a);
+    bool ok = file_make_folders(output, f) && remove_file(output, index_name, f);
+    for (int i = 0; ok && i < l.n_files; i++)
+        ok = write_weights(&l, i, path_join(&a, output, l.names[i]), like, source, context, f);
+    ok = ok && remove_old_weights(&l, output, f) && (l.n_files == 1 || write_index(&l, like, output, f));
+    *size = (model_folder_size){l.n_files, l.bytes};
+    arena_free(&a);
+    return ok;
 }
 
 /* Weights in any form, hidden files, and the card that describes the model as it was. */
@@ -154,7 +183,7 @@ static bool copy_file(const char *from, const char *to, failure *f) {
     return ok;
 }
 
-bool merge_copy_others(const char *model, const char *output, failure *f) {
+bool model_folder_copy_others(const char *output, const char *model, failure *f) {
     DIR *dir = opendir(model);
     if (!dir) return fail_errno(f, FAIL_INPUT, "%s", model);
     arena a = {0};
