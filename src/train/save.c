@@ -1,5 +1,6 @@
 #include "train/save.h"
 #include "base/array.h"
+#include "base/json.h"
 #include "weights/model_folder.h"
 
 #include <string.h>
@@ -76,9 +77,23 @@ static bool write_tensor(void *context, st_writer *w, int i, failure *f) {
     return ok;
 }
 
+/* config.json with tie_word_embeddings false, so that loaders take the head that was trained. */
+static bool write_untied_config(session *s, failure *f) {
+    cJSON *root;
+    TRY(json_read(&root, path_join(&s->memory, s->folder, "config.json"), f));
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
+    cJSON_AddBoolToObject(root, "tie_word_embeddings", false);
+    char *text = cJSON_Print(root);
+    bool ok = file_write(path_join(&s->memory, s->c->output_dir, "config.json"), text, strlen(text), f);
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return ok;
+}
+
 bool save_result(session *s, failure *f) {
     model_folder_size size;
     if (!is_full(s->c)) return save_adapter(s, f);
     return model_folder_write(s->c->output_dir, s->weights, MODEL_FOLDER_SHARD_BYTES, write_tensor, s, &size, f) &&
-           model_folder_copy_others(s->c->output_dir, s->folder, f);
+           model_folder_copy_others(s->c->output_dir, s->folder, f) &&
+           (!s->untied_by_file || write_untied_config(s, f));
 }

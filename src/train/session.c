@@ -24,7 +24,9 @@ bool session_open_text(session *s, failure *f) {
 
 bool session_open_weights(session *s, failure *f) {
     TRY(st_open_folder(&s->weights, s->folder, f));
+    bool tied = s->model.tied_head;
     TRY(model_weights_settle_head(&s->model, s->weights, f));
+    s->untied_by_file = tied && !s->model.tied_head;
     if (!s->c->adapter[0]) return true;
     TRY(adapter_config_read(&s->lora, s->c->adapter, &s->memory, f));
     return adapter_open(&s->adapter, s->c->adapter, f);

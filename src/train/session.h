@@ -22,6 +22,7 @@ typedef struct {
     arena memory;
     const char *folder; /* of the model, resolved */
     model_config model;
+    bool untied_by_file; /* config.json ties the head, the files hold another one: config.json is not to be believed */
     tokenizer *tokens;
     chat_format *chat;
     st_set *weights, *adapter; /* adapter: the one named by the config, NULL when none */
