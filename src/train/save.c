@@ -1,3 +1,4 @@
+/* save.c - writes what was trained; see save.h. Files appear whole or not at all (base/file.h). */
 #include "train/save.h"
 #include "base/array.h"
 #include "base/json.h"
