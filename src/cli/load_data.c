@@ -1,3 +1,4 @@
+/* load_data.c - one place where train, eval and data read their files; see load_data.h. */
 #include "cli/load_data.h"
 #include "base/array.h"
 #include "base/log.h"
