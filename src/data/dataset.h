@@ -77,6 +77,8 @@ bool loader_open(loader **out, const dataset *d, const loader_options *o, failur
 void loader_close(loader *l);
 int64_t loader_steps(const loader *l); /* optimizer steps of the whole run */
 double loader_epoch(const loader *l);  /* epochs done, as a fraction, after the step dealt last */
+/* The step dealt next is the one after `step` steps, as if they had been dealt (to go on from a checkpoint). */
+void loader_seek(loader *l, int64_t step);
 /* Fills the micro-batches of the next step: *n of them, at most grad_accumulation. False at the end (f untouched). */
 bool loader_next(loader *l, micro_batch *batches, int *n);
 #endif

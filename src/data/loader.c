@@ -71,6 +71,16 @@ void loader_close(loader *l) {
 int64_t loader_steps(const loader *l) { return l->steps; }
 double loader_epoch(const loader *l) { return (double)l->step / (double)l->steps_per_epoch; }
 
+void loader_seek(loader *l, int64_t step) {
+    int64_t epoch = step / l->steps_per_epoch, rows_per_step = (int64_t)l->o.batch_size * l->o.grad_accumulation;
+    l->step = step;
+    if (epoch != l->epoch) {
+        l->epoch = epoch;
+        pack_epoch(l);
+    }
+    l->row = step % l->steps_per_epoch * rows_per_step;
+}
+
 static void put_example(micro_batch *b, const dataset *d, int32_t example) {
     int64_t from = d->start[example], n = d->start[example + 1] - from;
     int at = b->info.rows;

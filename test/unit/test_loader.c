@@ -275,6 +275,33 @@ static void same_rows_any_split(void **state) {
     dataset_free(&d);
 }
 
+/* Going on from any step deals what would have come. */
+static void seek(void **state) {
+    (void)state;
+    dataset d = make_random(90, 40, 2);
+    loader_options o = {2, 48, 3, 2.5, -1, true, true, 6};
+    run all = open_run(&d, o);
+    for (int64_t step = 0; step < loader_steps(all.l); step++) {
+        run r = open_run(&d, o);
+        loader_seek(r.l, step);
+        assert_true(loader_next(all.l, all.b, &all.n));
+        assert_true(loader_next(r.l, r.b, &r.n));
+        assert_int_equal(r.n, all.n);
+        for (int k = 0; k < r.n; k++) {
+            assert_int_equal(r.b[k].info.rows, all.b[k].info.rows);
+            assert_int_equal(r.b[k].info.labels, all.b[k].info.labels);
+            assert_true(r.b[k].info.seed == all.b[k].info.seed);
+            assert_memory_equal(r.b[k].ids, all.b[k].ids, (size_t)r.slots * sizeof(int32_t));
+            assert_memory_equal(r.b[k].target, all.b[k].target, (size_t)r.slots * sizeof(int32_t));
+        }
+        assert_true(loader_epoch(r.l) == loader_epoch(all.l));
+        close_run(&r);
+    }
+    assert_false(loader_next(all.l, all.b, &all.n));
+    close_run(&all);
+    dataset_free(&d);
+}
+
 static void refusals(void **state) {
     (void)state;
     dataset d = make((int[]){5}, 1, 2), none = {0};
@@ -290,9 +317,10 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packing_random), cmocka_unit_test(packing_by_hand), cmocka_unit_test(packing_shuffles),
-        cmocka_unit_test(document_edges), cmocka_unit_test(counters),        cmocka_unit_test(shifted_once),
-        cmocka_unit_test(short_window),   cmocka_unit_test(refusals),        cmocka_unit_test(same_rows_any_split),
+        cmocka_unit_test(packing_random),      cmocka_unit_test(packing_by_hand), cmocka_unit_test(packing_shuffles),
+        cmocka_unit_test(document_edges),      cmocka_unit_test(counters),        cmocka_unit_test(shifted_once),
+        cmocka_unit_test(short_window),        cmocka_unit_test(refusals),        cmocka_unit_test(seek),
+        cmocka_unit_test(same_rows_any_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
