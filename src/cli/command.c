@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "base/log.h"
 
+#include <omp.h>
 #include <string.h>
 
 static const command commands[] = {
@@ -72,7 +73,9 @@ static int run_command(const command *run, int argc, char **argv) {
     arena strings = {0};
     failure f = {0};
     config c;
-    bool ok = config_read(&c, argc, argv, &strings, &f) && run->run(&c, &f);
+    bool ok = config_read(&c, argc, argv, &strings, &f);
+    if (ok && c.threads > 0) omp_set_num_threads((int)c.threads);
+    ok = ok && run->run(&c, &f);
     if (!ok) log_error("%s", f.text);
     arena_free(&strings);
     return ok ? 0 : (int)f.kind;
