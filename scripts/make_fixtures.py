@@ -52,7 +52,8 @@ QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm
 # name -> (config.json, type of the stored weights, "hub": older files' spelling, kept as written here, or "saved": what
 # this transformers saves; seed).  Seeds: ones whose gradients float32 gives well (see `noise` below).
 MODELS = {
-    "llama": (COMMON | LLAMA | {"rope_theta": 10000.0, "rope_scaling": None, "torch_dtype": "float32"}, "F32", "hub", 1000),
+    "llama": (COMMON | LLAMA | {"rope_theta": 10000.0, "rope_scaling": None, "torch_dtype": "float32"}, "F32", "hub",
+              1000),
     "llama-tied": (COMMON | LLAMA | {"tie_word_embeddings": True, "head_dim": 8}, "F32", "saved", 1001),
     "llama3-rope": (COMMON | LLAMA | {"hidden_size": 40, "num_attention_heads": 2, "num_key_value_heads": 1,
                                       "head_dim": 16, "rope_theta": 10000.0, "torch_dtype": "float32",

@@ -1,0 +1,250 @@
+/* test_parity.c - every model family against transformers + PEFT in float32.
+ *
+ * The golden values come from scripts/make_fixtures.py, which ran each document of the packed row by itself.  Checked
+ * for fused and unfused programs: logits (of whole rows and over a key/value cache), per-token and mean loss, every
+ * adapter gradient, every full-tuning gradient, 20 optimizer steps.  Within one kind of program, every recompute level
+ * and planned or unplanned memory must give the same bits.  A tensor's error is |a - b| / |b| over the whole tensor,
+ * and the largest element error over the largest element. */
+#include "fixture_run.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+
+static const double TOLERANCE = 1e-5, STEP_TOLERANCE = 1e-4; /* float32; the reference's own rounding is up to 3e-6 */
+
+static const char *const FIXTURES[] = {"llama", "llama-tied",   "llama3-rope", "llama-bias",
+                                       "qwen2", "qwen2-window", "qwen3",       "mistral"};
+enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
+
+static double worst; /* of the test that runs, for its line */
+
+static void note(double error) {
+    if (error > worst) worst = error;
+}
+
+static void check_tensor(const fixture_run *r, const char *name, const float *got, double tolerance) {
+    const st_tensor *t = fixture_golden(r, name);
+    float *want = fixture_floats(t);
+    double difference = 0, size = 0, largest_difference = 0, largest = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        double d = fabs((double)got[i] - (double)want[i]), w = fabs((double)want[i]);
+        if (!(d <= 1e30)) test_fail("%s %s[%lld] is %g", r->o.model, name, (long long)i, (double)got[i]);
+        difference += d * d, size += w * w;
+        if (d > largest_difference) largest_difference = d;
+        if (w > largest) largest = w;
+    }
+    free(want);
+    double error = sqrt(difference / size), scaled = largest_difference / largest;
+    note(error);
+    note(scaled);
+    if (error > tolerance || scaled > tolerance)
+        test_fail("%s%s: %s differs from transformers: relative error %.3g, largest %.3g, allowed %g", r->o.model,
+                  r->o.fused ? " (fused)" : "", name, error, scaled, tolerance);
+}
+
+static void check_value(const fixture_run *r, const char *name, vid v, double tolerance) {
+    float *got = fixture_download(r, v, fixture_golden(r, name)->count);
+    check_tensor(r, name, got, tolerance);
+    free(got);
+}
+
+static void test_logits(void **state) {
+    for (int i = 0; i < 4; i++) {
+        bool fused = i & 1, adapter = i & 2;
+        fixture_run *r = fixture_open(
+            (fixture_options){.model = *state, .kind = adapter ? RUN_LORA_LOGITS : RUN_LOGITS, .fused = fused});
+        fixture_run_row(r, false);
+        check_value(r, adapter ? "lora.logits" : "base.logits", r->s.io.logits, TOLERANCE);
+        fixture_close(r);
+    }
+}
+
+/* One document through the program that generates: a few tokens at a time over the key/value cache, then one by one. */
+static void check_cached_document(fixture_run *r, int document, const float *want) {
+    session *s = &r->s;
+    int first = r->row.cu[document], length = r->row.cu[document + 1] - first, vocab = s->model.vocab;
+    for (int done = 0; done < length;) {
+        int n = done < 4 && length - done >= 3 ? 3 : 1;
+        int32_t index = n - 1;
+        batch_info info = {.rows = n, .docs = 1, .labels = 1, .longest = n};
+        MUST(executor_upload(s->x, s->io.ids, r->row.ids + first + done, n, f));
+        MUST(executor_upload(s->x, s->io.pos, r->row.pos + first + done, n, f));
+        MUST(executor_upload(s->x, s->io.index, &index, 1, f));
+        MUST(executor_run(s->x, 0, s->g.n_forward, &info, f));
+        done += n;
+        float *got = fixture_download(r, s->io.logits, vocab);
+        double difference = 0, size = 0;
+        for (int i = 0; i < vocab; i++) {
+            double w = (double)want[(first + done - 1) * vocab + i], d = (double)got[i] - w;
+            difference += d * d, size += w * w;
+        }
+        free(got);
+        note(sqrt(difference / size));
+        if (!(sqrt(difference / size) <= TOLERANCE))
+            test_fail("%s: document %d, token %d: logits over the cache differ by %.3g", r->o.model, document, done,
+                      sqrt(difference / size));
+    }
+}
+
+static void test_cached_logits(void **state) {
+    for (int i = 0; i < 4; i++) {
+        bool fused = i & 1, adapter = i & 2;
+        run_kind kind = adapter ? RUN_LORA_CACHED : RUN_CACHED;
+        fixture_run *r = fixture_open((fixture_options){.model = *state, .kind = kind, .fused = fused});
+        float *want = fixture_floats(fixture_golden(r, adapter ? "lora.logits" : "base.logits"));
+        for (int d = 0; d < r->row.info.docs; d++) check_cached_document(r, d, want);
+        free(want);
+        fixture_close(r);
+    }
+}
+
+/* Every gradient that the golden file has for this kind of tuning, and no other. */
+static void check_gradients(const fixture_run *r) {
+    int wanted = 0, found = 0;
+    for (int i = 0; i < st_count(r->golden); i++) {
+        const char *name = st_at(r->golden, i)->name;
+        size_t n = strlen(name);
+        bool lora = strncmp(name, "base_model.", 11) == 0;
+        wanted += n > 5 && strcmp(name + n - 5, ".grad") == 0 && lora == (r->o.kind == RUN_LORA);
+    }
+    for (vid v = 1; v < arrlen(r->s.g.values); v++) {
+        const graph_value *value = &r->s.g.values[v];
+        if (value->role != ROLE_PARAM || !value->trainable) continue;
+        char name[256];
+        snprintf(name, sizeof name, "%s.grad", value->name);
+        assert_int_not_equal(value->grad, 0);
+        check_value(r, name, value->grad, TOLERANCE);
+        found++;
+    }
+    assert_int_equal(found, wanted);
+    assert_true(wanted > 10);
+}
+
+static void check_loss_and_gradients(const char *model, run_kind kind) {
+    bool lora = kind == RUN_LORA;
+    for (int fused = 0; fused < 2; fused++) {
+        fixture_run *r = fixture_open((fixture_options){.model = model, .kind = kind, .fused = fused});
+        fixture_run_row(r, false);
+        check_value(r, lora ? "lora.nll" : "base.nll", r->s.io.nll, TOLERANCE);
+        fixture_run_row(r, true);
+        check_value(r, lora ? "lora.loss" : "base.loss", r->s.io.loss, TOLERANCE);
+        check_gradients(r);
+        fixture_close(r);
+    }
+}
+
+static void test_lora_gradients(void **state) { check_loss_and_gradients(*state, RUN_LORA); }
+static void test_full_gradients(void **state) { check_loss_and_gradients(*state, RUN_FULL); }
+
+/* The loss and all gradients, one after the other (stb_ds). */
+static float *results_of(fixture_options o, int64_t *arena_bytes) {
+    fixture_run *r = fixture_open(o);
+    float *all = NULL;
+    fixture_run_row(r, true);
+    arrput(all, fixture_loss(r));
+    for (vid v = 1; v < arrlen(r->s.g.values); v++) {
+        const graph_value *value = &r->s.g.values[v];
+        if (value->role != ROLE_PARAM || !value->trainable) continue;
+        size_t n = (size_t)value_count(value);
+        float *grad = fixture_download(r, value->grad, (int64_t)n);
+        memcpy(arraddnptr(all, n), grad, n * sizeof *grad);
+        free(grad);
+    }
+    *arena_bytes = r->s.p.arena;
+    fixture_close(r);
+    return all;
+}
+
+static void check_same_bits(const char *model, run_kind kind, bool fused) {
+    int64_t kept_bytes, bytes;
+    fixture_options o = {.model = model, .kind = kind, .fused = fused};
+    float *kept = results_of(o, &kept_bytes);
+    for (int level = 0; level < RECOMPUTE_COUNT; level++) {
+        for (int unplanned = 0; unplanned < 2; unplanned++) {
+            o.recompute = (recompute_level)level, o.unplanned = unplanned;
+            float *again = results_of(o, &bytes);
+            assert_int_equal(arrlen(again), arrlen(kept));
+            assert_memory_equal(again, kept, (size_t)arrlen(kept) * sizeof *kept);
+            if (unplanned) assert_true(bytes > kept_bytes);
+            else if (level > 0) assert_true(bytes < kept_bytes);
+            arrfree(again);
+        }
+    }
+    arrfree(kept);
+}
+
+static void test_same_bits(void **state) {
+    for (int i = 0; i < 4; i++) check_same_bits(*state, i & 1 ? RUN_FULL : RUN_LORA, i & 2);
+}
+
+static void check_step(const fixture_run *r, const char *series, int step, double got) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.steps.%s", r->o.kind == RUN_LORA ? "lora" : "full", series);
+    float *want = fixture_floats(fixture_golden(r, name));
+    double error = fabs(got - (double)want[step]) / fmax(fabs((double)want[step]), 1e-9);
+    note(error);
+    if (!(error <= STEP_TOLERANCE))
+        test_fail("%s%s: step %d %s is %.8g, transformers has %.8g", r->o.model, r->o.fused ? " (fused)" : "", step + 1,
+                  name, got, (double)want[step]);
+    free(want);
+}
+
+static void check_steps(const char *model, run_kind kind, bool fused) {
+    const int steps = 20;
+    fixture_run *r = fixture_open((fixture_options){
+        .model = model,
+        .kind = kind,
+        .fused = fused,
+        .flags = {"--learning_rate", "1e-3", "--warmup_steps", "2", "--max_grad_norm", kind == RUN_LORA ? "1" : "4"}});
+    schedule rates = schedule_from_config(&r->c, steps);
+    optimizer *o;
+    MUST(optimizer_open(&o, &r->s, f));
+    for (int step = 0; step < steps; step++) {
+        double norm, rate = schedule_rate(&rates, step);
+        fixture_run_row(r, true);
+        MUST(optimizer_grad_norm(o, &norm, f));
+        check_step(r, "loss", step, (double)fixture_loss(r));
+        check_step(r, "grad_norm", step, norm);
+        check_step(r, "learning_rate", step, rate);
+        MUST(optimizer_step(o, rate, norm, f));
+    }
+    for (vid v = 1; v < arrlen(r->s.g.values) && kind == RUN_LORA; v++) {
+        char final[256];
+        snprintf(final, sizeof final, "%s.final", r->s.g.values[v].name);
+        if (r->s.g.values[v].trainable) check_value(r, final, v, STEP_TOLERANCE);
+    }
+    optimizer_close(o);
+    fixture_close(r);
+}
+
+static void test_steps(void **state) {
+    for (int i = 0; i < 4; i++) check_steps(*state, i & 1 ? RUN_FULL : RUN_LORA, i & 2);
+}
+
+static int print_worst(void **state) {
+    (void)state;
+    if (worst > 0) print_message("[          ] largest relative error %.2g\n", worst);
+    worst = 0;
+    return 0;
+}
+
+int main(void) {
+    static const struct {
+        const char *name;
+        CMUnitTestFunction run;
+    } checks[] = {{"logits", test_logits},
+                  {"cached_logits", test_cached_logits},
+                  {"lora_gradients", test_lora_gradients},
+                  {"full_gradients", test_full_gradients},
+                  {"same_bits", test_same_bits},
+                  {"steps", test_steps}};
+    enum { N_CHECKS = sizeof checks / sizeof *checks };
+    struct CMUnitTest tests[N_FIXTURES * N_CHECKS];
+    char names[N_FIXTURES * N_CHECKS][64];
+    for (int i = 0; i < N_FIXTURES * N_CHECKS; i++) {
+        const char *fixture = FIXTURES[i / N_CHECKS];
+        snprintf(names[i], sizeof names[i], "%s %s", fixture, checks[i % N_CHECKS].name);
+        tests[i] =
+            (struct CMUnitTest){names[i], checks[i % N_CHECKS].run, NULL, print_worst, (void *)(uintptr_t)fixture};
+    }
+    return cmocka_run_group_tests_name("parity", tests, NULL, NULL);
+}
