@@ -2,9 +2,9 @@
  * kernels are composed of (so that fused and unfused programs do the same arithmetic in the same order).
  *
  * Activations are float32.  Weights stay in their stored type and are converted in panels that fit the cache.
- * Every sum has a fixed order, whatever the tiles that work is cut into: results are the same bits for any thread
- * count and schedule.  Scratch holds a slice per thread, so the thread count (omp_set_num_threads) must not grow
- * between plan_make and a run. */
+ * Every sum has a fixed order, whatever thread runs which tile: equal runs give equal bits; so do other thread counts,
+ * but for products on processors without AVX-512 (product.c).  Scratch holds a slice per thread, so the thread count
+ * (omp_set_num_threads) must not grow between plan_make and a run. */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
 #include "exec/backend.h"

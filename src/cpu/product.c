@@ -1,9 +1,9 @@
 /* product.c - matrix products with a weight that may be stored as F32, BF16 or F16.
  *
  * The output is cut into about one tile per thread; each tile is one single-threaded sgemm.  A weight that is not F32
- * is converted to float a panel at a time into that thread's scratch, which stays in its cache.  OpenBLAS sums every
- * element over k in the same order whatever the tile (test/ops holds it to that), and no tile is so small that it
- * would take its other kernels for small matrices: the bits of a result do not depend on the number of threads.
+ * is converted to float a panel at a time into that thread's scratch, which stays in its cache.
+ * Equal thread counts give equal bits.  With OpenBLAS's AVX-512 kernels any counts do: these sum each element over k in
+ * the same order in any tile, and no tile is so small that it would take the kernels for small matrices.
  * A handful of rows (generation) is bound by reading the weight: plain dot products that convert on the way. */
 #include "cpu/cpu.h"
 
@@ -11,39 +11,51 @@
 #include <omp.h>
 
 enum {
-    FEW_ROWS = 4,    /* up to here dot products beat sgemm */
-    WIDE = 384,      /* most columns of the output in a tile */
-    THIN = 64,       /* tiles thinner than this are cut by rows instead */
-    STEP = 16,       /* widths are multiples of it */
-    DEEP = 768,      /* most rows of W summed over in one piece by cpu_product_nn */
-    LEAST = 1 << 21, /* least multiply-adds of a tile: twice what OpenBLAS calls small */
+    FEW_ROWS = 4,     /* up to here dot products beat sgemm */
+    WIDE = 768,       /* most columns of the output in a tile: each tile packs x again ... */
+    PANEL = 1 << 19,  /* ... but the floats of its panel of W should stay in the cache */
+    LEAST_WIDE = 256, /* (narrower ones cost more than they save) */
+    THIN = 64,        /* tiles thinner than this are cut by rows instead ... */
+    SHORT = 32,       /* ... but not into shorter ones than this */
+    STEP = 16,        /* widths are multiples of it */
+    DEEP = 768,       /* most rows of W summed over in one piece by cpu_product_nn */
+    LEAST = 1 << 21,  /* least multiply-adds of a tile (on average): twice what OpenBLAS calls small */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* A tile of an output [rows, columns]; `down` tiles cover its rows. */
+/* An output [rows, columns] in across x down tiles of nearly equal size. */
 typedef struct {
-    int64_t height, width, down, count;
+    int64_t across, down, count;
 } tiling;
 
+typedef struct {
+    int64_t from, size;
+} span;
+
+static int64_t widest(int64_t depth) { return most(LEAST_WIDE, least(WIDE, PANEL / depth / STEP * STEP)); }
+
 static tiling cut(int64_t rows, int64_t columns, int64_t depth) {
-    int64_t parts = most(1, least(cpu_threads(), rows * columns * depth / LEAST));
-    int64_t across = most(1, least(parts, columns / THIN)), down = ceil_div(parts, across);
-    if (columns > across * WIDE) across = ceil_div(ceil_div(columns, WIDE), across) * across; /* equal shares */
-    tiling t;
-    t.width = ceil_div(ceil_div(columns, across), STEP) * STEP;
-    t.height = ceil_div(ceil_div(rows, down), STEP) * STEP;
-    t.down = ceil_div(rows, t.height);
-    t.count = t.down * ceil_div(columns, t.width);
+    int64_t parts = most(1, least(cpu_threads(), rows * columns * depth / LEAST)), wide = widest(depth);
+    tiling t = {.across = most(1, least(parts, columns / THIN))};
+    t.down = most(1, least(ceil_div(parts, t.across), rows / SHORT));
+    if (columns > t.across * wide) t.across = ceil_div(ceil_div(columns, wide), t.across) * t.across;
+    t.count = t.across * t.down;
     return t;
+}
+
+/* The i-th of `parts` shares of `total`, in whole steps. */
+static span share(int64_t total, int64_t parts, int64_t i) {
+    int64_t steps = ceil_div(total, STEP), from = steps * i / parts * STEP;
+    return (span){from, least(total, steps * (i + 1) / parts * STEP) - from};
 }
 
 /* Enough for a panel of either product. */
 static int64_t panel_floats(int64_t M, int64_t K) {
-    int64_t wide_m = least(M, WIDE), wide_k = least(K, WIDE);
-    return cpu_round(most(wide_m * K, least(M, DEEP) * wide_k));
+    int64_t rows = least(M, widest(K)), columns = least(K, widest(M / ceil_div(M, DEEP)));
+    return cpu_round(most(rows * K, least(M, DEEP) * columns));
 }
 
 int64_t cpu_product_scratch(const graph *g, vid W) {
@@ -111,26 +123,28 @@ void cpu_product_nt(float *y, const float *x, const tensor *W, int64_t n, float 
     tiling tile = cut(n, M, K);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t i = 0; i < tile.count; i++) {
-        int64_t m0 = i / tile.down * tile.width, t0 = i % tile.down * tile.height, stride;
-        int64_t m = least(tile.width, M - m0), rows = least(tile.height, n - t0);
-        const float *w = open_panel(W, m0, m, 0, K, thread_panel(W, scratch), &stride);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)m, (int)K, alpha, x + t0 * K, (int)K, w,
-                    (int)stride, beta, y + t0 * M + m0, (int)M);
+        span m = share(M, tile.across, i / tile.down), t = share(n, tile.down, i % tile.down);
+        int64_t stride;
+        const float *w = open_panel(W, m.from, m.size, 0, K, thread_panel(W, scratch), &stride);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)t.size, (int)m.size, (int)K, alpha, x + t.from * K,
+                    (int)K, w, (int)stride, beta, y + t.from * M + m.from, (int)M);
     }
 }
 
+/* The sum over M goes in equal pieces, so that a panel stays small. */
 void cpu_product_nn(float *dx, const float *dy, const tensor *W, int64_t n, float alpha, float beta, float *scratch) {
-    int64_t M = W->rows, K = W->cols;
-    tiling tile = cut(n, K, M);
+    int64_t M = W->rows, K = W->cols, pieces = ceil_div(M, DEEP);
+    tiling tile = cut(n, K, M / pieces);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t i = 0; i < tile.count; i++) {
-        int64_t k0 = i / tile.down * tile.width, t0 = i % tile.down * tile.height, stride;
-        int64_t k = least(tile.width, K - k0), rows = least(tile.height, n - t0);
-        for (int64_t m0 = 0; m0 < M; m0 += DEEP) {
-            int64_t m = least(DEEP, M - m0);
-            const float *w = open_panel(W, m0, m, k0, k, thread_panel(W, scratch), &stride);
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)k, (int)m, alpha, dy + t0 * M + m0,
-                        (int)M, w, (int)stride, m0 ? 1 : beta, dx + t0 * K + k0, (int)K);
+        span k = share(K, tile.across, i / tile.down), t = share(n, tile.down, i % tile.down);
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            span m = share(M, pieces, piece);
+            int64_t stride;
+            const float *w = open_panel(W, m.from, m.size, k.from, k.size, thread_panel(W, scratch), &stride);
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)t.size, (int)k.size, (int)m.size, alpha,
+                        dy + t.from * M + m.from, (int)M, w, (int)stride, piece ? 1 : beta, dx + t.from * K + k.from,
+                        (int)K);
         }
     }
 }
@@ -140,9 +154,8 @@ void cpu_product_tn(float *dW, const float *dy, const float *x, int64_t n, int64
     tiling tile = cut(M, K, n);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t i = 0; i < tile.count; i++) {
-        int64_t k0 = i / tile.down * tile.width, m0 = i % tile.down * tile.height;
-        int64_t k = least(tile.width, K - k0), m = least(tile.height, M - m0);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)k, (int)n, alpha, dy + m0, (int)M, x + k0,
-                    (int)K, beta, dW + m0 * K + k0, (int)K);
+        span k = share(K, tile.across, i / tile.down), m = share(M, tile.down, i % tile.down);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m.size, (int)k.size, (int)n, alpha, dy + m.from,
+                    (int)M, x + k.from, (int)K, beta, dW + m.from * K + k.from, (int)K);
     }
 }
