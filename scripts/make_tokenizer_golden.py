@@ -104,6 +104,31 @@ def pairs(alphabet, **keys):
                  [[a, b] for a in alphabet for b in alphabet], **keys)
 
 
+def byte_char(b):
+    """GPT-2's character for a byte."""
+    own = [c for c in range(256) if 33 <= c <= 126 or 161 <= c <= 172 or 174 <= c]
+    return chr(b if b in own else 256 + [c for c in range(256) if c not in own].index(b))
+
+
+def wide_model(**keys):
+    """Bytes, and merges of random neighbours in Chinese text, whatever characters they cut."""
+    draw = random.Random(7)
+    row = [byte_char(b) for b in "中国中文字典中国人民国中典典人字民a中 国".encode()]
+    vocab, merges = [byte_char(b) for b in range(256)], []
+    for _ in range(36):
+        i = draw.randrange(len(row) - 1)
+        a, b = row[i:i + 2]
+        if a + b not in vocab:
+            vocab.append(a + b)
+            merges.append([a, b])
+        at = 0
+        while at + 1 < len(row):
+            if row[at] == a and row[at + 1] == b:
+                row[at:at + 2] = [a + b]
+            at += 1
+    return model(vocab, merges, **keys)
+
+
 def features():
     alphabet = "ab1 -\n▁é"
     for behavior in ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"]:
@@ -131,6 +156,9 @@ def features():
     yield "ByteLevel", whole(pairs(mapped), pre_tokenizer=level, decoder=level, added_tokens=mark)
     yield "ByteLevel plain", whole(pairs(mapped), pre_tokenizer=plain, decoder=plain)
     yield "ByteLevel unknown", whole(pairs("ab", unk_token="a"), pre_tokenizer=plain, decoder=plain)
+    for whole_first in [False, True]:
+        yield f"ByteLevel wide {whole_first}", whole(wide_model(ignore_merges=whole_first), pre_tokenizer=plain,
+                                                     decoder=plain)
     for name, row in {"Digits, ByteLevel": [{"type": "Digits", "individual_digits": True},
                                             dict(level, add_prefix_space=False)],
                       "ByteLevel, Digits": [level, {"type": "Digits", "individual_digits": True}],
@@ -167,14 +195,15 @@ def features():
 
 FEATURE_TEXTS = ["", "a", "ab", "a-b", "--", "-a", "a-", "a--b-", "11a1b-11", "bab-bb", "a b", "  a  b ", "a 1-1 b\n\na",
                  "▁a▁▁b", "é1é", "e\u0301a", "ab\u00a0b\u3000a", "AB É", "a<x>b", "<x>a b<x> a", "a<n>b", "<n>b", "a <R>  b b",
-                 "ayzb", "yyzzy", "ﬁ½²", "\ta\r\nb", "-1-", "b'lla 's", "1²³a", "   ", "a    b"]
+                 "ayzb", "yyzzy", "ﬁ½²", "\ta\r\nb", "-1-", "b'lla 's", "1²³a", "   ", "a    b",
+                 "中国中文", "国中中国人字典民", "文a中b国 中典典人字民", "人人🦙中国民国"]
 
 
 def write(name, value):
     path = os.path.join(OUT, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as f:
-        f.write(value if isinstance(value, str) else json.dumps(value, ensure_ascii=True, separators=(",", ":")) + "\n")
+        f.write(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def decode(tk, spec, ids, skip):

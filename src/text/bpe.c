@@ -1,10 +1,8 @@
-/* bpe.c - one piece of text to ids: cut into words, look each up in the cache, else symbols and merges.
+/* bpe.c - one piece of text to ids: cut where no merge can cross (bpe_cut.c), each part looked up in the cache of
+ * words, else made into symbols and merged.
  *
- * A SentencePiece-style model has no pre-tokenizer, so a piece is a whole document.  It may still be cut between two
- * characters when no merge joins a token that ends in the first with one that begins with the second: no symbol can
- * ever cross that place, so the parts merge as they would together.  The set of such pairs is hashed into bits; a false
- * hit only leaves a cut out.  Both characters must be tokens themselves, since symbols of bytes and unknowns have other
- * texts.  With ignore_merges the piece is looked up whole, so it is not cut. */
+ * With ignore_merges a piece that is a token as a whole is that token; only then its parts are merged.  The same text
+ * may so have other ids as a piece and as a part, and the cache keeps the two apart. */
 #include "text/bpe.h"
 #include "base/array.h"
 #include "text/unicode.h"
@@ -85,47 +83,46 @@ static void put_ids(int32_t **ids, const int32_t *id, size_t n) {
     if (n) memcpy(arraddnptr(*ids, n), id, n * sizeof *id);
 }
 
-static void encode_word(const bpe *b, bpe_scratch *s, const char *text, size_t n, int32_t **ids) {
+static void merge_part(const bpe *b, bpe_scratch *s, const char *text, size_t n, int32_t **ids) {
+    int32_t count = make_symbols(b, s, text, n);
+    put_ids(ids, s->id, (size_t)bpe_merge(b, s, s->id, count));
+}
+
+static void encode_word(const bpe *b, bpe_scratch *s, const char *text, size_t n, int kind, int32_t **ids);
+
+static void encode_parts(const bpe *b, bpe_scratch *s, const char *text, size_t n, int kind, int32_t **ids) {
+    for (size_t start = 0, end; start < n; start = end) {
+        end = bpe_cut_next(b, text, n, start);
+        if (kind == WORD_PIECE && end - start == n) merge_part(b, s, text, n, ids); /* the caller keeps it */
+        else encode_word(b, s, text + start, end - start, 0, ids);
+    }
+}
+
+/* kind: WORD_PIECE, or 0 for a part without cuts. What dropped characters is not kept, so that they are counted. */
+static void encode_word(const bpe *b, bpe_scratch *s, const char *text, size_t n, int kind, int32_t **ids) {
     bpe_word *word = NULL;
     if (n <= WORD_MAX) {
         word = s->words + (bytes_hash(text, n) >> (64 - WORD_SLOT_BITS));
-        if (word->size == n && memcmp(word->text, text, n) == 0) {
+        if (word->size == (n | (size_t)kind) && memcmp(word->text, text, n) == 0) {
             put_ids(ids, word->ids, word->n_ids);
             return;
         }
     }
     int64_t dropped = s->dropped;
-    int32_t whole = !b->ignore_merges ? -1 : vocab_find(b->raw ? &b->raw_tokens : &b->tokens, text, n), left = 1;
-    const int32_t *id = &whole;
-    if (whole < 0) {
-        left = bpe_merge(b, s, s->id, make_symbols(b, s, text, n));
-        id = s->id;
-    }
-    put_ids(ids, id, (size_t)left);
-    if (!word || left > WORD_IDS || s->dropped != dropped) return;
-    word->size = (uint8_t)n;
-    word->n_ids = (uint8_t)left;
+    ptrdiff_t before = arrlen(*ids);
+    int32_t whole = kind ? vocab_find(b->raw ? &b->raw_tokens : &b->tokens, text, n) : -1;
+    if (whole >= 0) arrput(*ids, whole);
+    else if (kind) encode_parts(b, s, text, n, kind, ids);
+    else merge_part(b, s, text, n, ids);
+    ptrdiff_t count = arrlen(*ids) - before;
+    if (!word || count > WORD_IDS || s->dropped != dropped) return;
+    word->size = (uint8_t)(n | (size_t)kind);
+    word->n_ids = (uint8_t)count;
     memcpy(word->text, text, n);
-    if (left) memcpy(word->ids, id, (size_t)left * sizeof *id);
+    if (count) memcpy(word->ids, *ids + before, (size_t)count * sizeof **ids);
 }
 
 void bpe_encode(const bpe *b, bpe_scratch *s, const char *text, size_t n, int32_t **ids) {
-    size_t start = 0;
-    if (!b->raw && !b->ignore_merges) {
-        int32_t left = -1;
-        for (size_t i = 0; i < n;) {
-            int len;
-            int32_t right = bpe_char_id(b, utf8_read(text + i, &len));
-            if (left >= 0 && right >= 0) {
-                uint64_t bit = pair_mix(left, right) >> b->junction_shift;
-                if (!(b->junction[bit >> 6] >> (bit & 63) & 1)) {
-                    encode_word(b, s, text + start, i - start, ids);
-                    start = i;
-                }
-            }
-            left = right;
-            i += (size_t)len;
-        }
-    }
-    if (start < n) encode_word(b, s, text + start, n - start, ids);
+    if (b->ignore_merges) encode_word(b, s, text, n, WORD_PIECE, ids);
+    else encode_parts(b, s, text, n, 0, ids);
 }

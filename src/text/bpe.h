@@ -16,12 +16,13 @@ typedef struct {
     int32_t unk;                /* -1: none */
     int32_t model_count;        /* tokens in the model's vocabulary */
     int32_t byte_id[256];       /* raw: the first symbol of each byte, -1: none */
+    bool all_bytes;             /* raw: every byte has one */
     int32_t fallback_id[256];   /* <0xNN>, -1: none */
     int32_t *char_page[0x1100]; /* not raw: ids of single characters by code point >> 8 and & 255; NULL page: none */
     uint64_t *merge_slot;       /* left id, right id, rank; UINT64_MAX: free */
     int32_t *merged;            /* [n_merges] rank -> id of the result */
     uint32_t merge_shift, n_merges;
-    uint64_t *junction; /* not raw: bit set of hashed (last char of left, first char of right) over all merges */
+    uint64_t *junction; /* bit set over all merges of where they join: bpe_cut.c */
     uint32_t junction_shift;
 } bpe; /* zero-initialise */
 
@@ -29,9 +30,10 @@ bool bpe_open(bpe *b, const cJSON *model, bool raw, failure *f);
 void bpe_close(bpe *b);
 
 /* One cache line: a word and its ids. */
-enum { WORD_MAX = 34, WORD_IDS = 7, WORD_SLOT_BITS = 15 };
+enum { WORD_MAX = 34, WORD_IDS = 7, WORD_SLOT_BITS = 15, WORD_PIECE = 0x80 };
 typedef struct {
-    uint8_t size, n_ids; /* size 0: free */
+    uint8_t size; /* 0: free; with WORD_PIECE: as a whole piece, which ignore_merges looks up first */
+    uint8_t n_ids;
     char text[WORD_MAX];
     int32_t ids[WORD_IDS];
 } bpe_word;
@@ -48,6 +50,10 @@ typedef struct {
 
 void bpe_scratch_init(bpe_scratch *s);
 void bpe_scratch_free(bpe_scratch *s);
+
+/* Where a piece may be cut: the first such place behind `from`, or n. bpe_cut_put tells it of a merge. */
+void bpe_cut_put(bpe *b, const char *left, size_t n_left, const char *right, size_t n_right);
+size_t bpe_cut_next(const bpe *b, const char *text, size_t n, size_t from);
 
 /* Appends the ids of text[n], valid UTF-8, to the stb_ds array *ids. n < 2^31. */
 void bpe_encode(const bpe *b, bpe_scratch *s, const char *text, size_t n, int32_t **ids);

@@ -44,10 +44,12 @@ static bool token_bytes(const char *text, size_t n, char *out, size_t *n_out) {
 }
 
 static void index_raw(bpe *b) {
+    b->all_bytes = true;
     for (int i = 0; i < 256; i++) {
         char text[4];
         int n = utf8_put(text, byte_char((uint8_t)i));
         b->byte_id[i] = vocab_find(&b->tokens, text, (size_t)n);
+        b->all_bytes = b->all_bytes && b->byte_id[i] >= 0;
     }
     if (!b->ignore_merges) return;
     char *bytes = NULL;
@@ -111,15 +113,6 @@ static bool merge_parts(const cJSON *item, int64_t line, const char **left, size
     return true;
 }
 
-static void junction_put(bpe *b, const char *left, size_t n_left, const char *right, size_t n_right) {
-    if (b->raw || !n_left || !n_right) return;
-    int len;
-    int32_t x = bpe_char_id(b, utf8_last(left, n_left, &len)), y = bpe_char_id(b, utf8_read(right, &len));
-    if (x < 0 || y < 0) return;
-    uint64_t bit = pair_mix(x, y) >> b->junction_shift;
-    b->junction[bit >> 6] |= (uint64_t)1 << (bit & 63);
-}
-
 static void merge_put(bpe *b, int32_t left, int32_t right, uint32_t rank) {
     uint64_t key = merge_key(left, right), low = ((uint64_t)1 << MERGE_RANK_BITS) - 1;
     uint64_t mask = UINT64_MAX >> b->merge_shift, i = pair_mix(left, right) >> b->merge_shift;
@@ -135,7 +128,7 @@ static uint32_t log2_room(uint64_t n) {
 }
 
 static void merges_reserve(bpe *b, size_t n) {
-    uint32_t bits = log2_room((uint64_t)n * 2 + 1), junction_bits = log2_room((uint64_t)n * 8);
+    uint32_t bits = log2_room((uint64_t)n * 4 / 3 + 1), junction_bits = log2_room((uint64_t)n * 8);
     b->merge_slot = xmalloc(((size_t)1 << bits) * sizeof *b->merge_slot);
     memset(b->merge_slot, 0xFF, ((size_t)1 << bits) * sizeof *b->merge_slot);
     b->merge_shift = 64 - bits;
@@ -162,7 +155,7 @@ static bool read_merge(bpe *b, const cJSON *item, int64_t line, text_buf *joined
                         i < 2 ? "the part" : "the result", (int)(size < 100 ? size : 100), part);
     }
     merge_put(b, id[0], id[1], b->n_merges);
-    junction_put(b, text[0], n[0], text[1], n[1]);
+    bpe_cut_put(b, text[0], n[0], text[1], n[1]);
     b->merged[b->n_merges++] = id[2];
     return true;
 }

@@ -1,4 +1,8 @@
-/* pattern.c - compiles a pattern once, and finds its matches one after the other. See pattern.h. */
+/* pattern.c - compiles and runs patterns with PCRE2, compiled to machine code where PCRE2 can.
+ *
+ * A search stops after MATCH_LIMIT steps; when the machine code's stack is full, the interpreter tries again with the
+ * heap. The classes \p{L}, \p{N} ... are those of the Unicode version that PCRE2 was built with (14 in Debian 12),
+ * which has not yet some letters and digits of rare scripts that Hugging Face's library (16) knows. */
 #include "text/pattern.h"
 #include "base/text.h"
 #include "text/pattern_translate.h"

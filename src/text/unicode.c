@@ -1,4 +1,4 @@
-/* unicode.c - the classes, from the categories of utf8proc. See unicode.h. */
+/* unicode.c - character classes from utf8proc's categories, and GPT-2's byte alphabet. */
 #include "text/unicode.h"
 
 #include <utf8proc.h>

@@ -1,4 +1,4 @@
-/* vocab.c - the two directions of a vocabulary. See vocab.h. */
+/* vocab.c - one pool of texts, two arrays by id, and a hash table of ids with open addressing at half load. */
 #include "text/vocab.h"
 
 #include <assert.h>

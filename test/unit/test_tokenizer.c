@@ -150,7 +150,7 @@ static void test_features(void **state) {
         coder_close(&c);
     }
     print_message("%d tokenizers, %d cases\n", tokenizers, cases);
-    assert_true(tokenizers >= 60 && cases >= 60 * 32);
+    assert_true(tokenizers >= 65 && cases >= 65 * 36);
     cJSON_Delete(root);
 }
 
