@@ -11,21 +11,38 @@
 
 #include <string.h>
 
-/* The first line all of whose `has` and none of whose `lacks` stand in the template. */
+/* The first line all of whose `has` and none of whose `lacks` stand in the template. What a look-alike would do
+ * otherwise (no trimming, another default system message, no line end at the end) is among them. */
+enum { MOST_MARKS = 6 };
 static const struct {
-    const char *format, *has[3], *lacks[3];
+    const char *format, *has[MOST_MARKS], *lacks[MOST_MARKS];
 } marks[] = {
-    {"llama3.1", {"<|start_header_id|>", "<|eot_id|>", "Cutting Knowledge Date: December 2023"}, {NULL}},
-    {"llama3", {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, {"Cutting Knowledge", "<|eom_id|>"}},
-    {"gemma", {"<start_of_turn>", "<end_of_turn>", "model"}, {NULL}},
-    {"smollm2", {"<|im_start|>", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"}, {"<think>"}},
-    {"qwen3", {"<|im_start|>", "last_query_index", "enable_thinking"}, {NULL}},
-    {"qwen", {"<|im_start|>", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."}, {"<think>"}},
-    {"qwen2", {"<|im_start|>", "You are a helpful assistant.<|im_end|>"}, {"<think>", "<tool_response>"}},
-    {"chatml", {"<|im_start|>", "<|im_end|>"}, {"<think>", "<tool_response>", "You are"}},
+    {"llama3.1",
+     {"<|start_header_id|>", "<|eot_id|>", "Cutting Knowledge Date: December 2023", "Today Date: ", "trim"},
+     {NULL}},
+    {"llama3",
+     {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "trim", "bos_token"},
+     {"Cutting Knowledge", "<|eom_id|>"}},
+    {"gemma", {"<start_of_turn>", "<end_of_turn>", "model", "trim", "bos_token"}, {NULL}},
+    {"smollm2",
+     {"<|im_start|>", "<|im_end|>", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
+     {"<think>", "loop.last", "trim", "strip("}},
+    {"qwen3", {"<|im_start|>", "last_query_index", "enable_thinking", "<tool_response>"}, {"<|im_start|>system\\nYou"}},
+    {"qwen",
+     {"<|im_start|>", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "<tool_response>"},
+     {"<think>", "trim", "strip("}},
+    {"qwen2",
+     {"<|im_start|>", "You are a helpful assistant.<|im_end|>"},
+     {"<think>", "<tool_response>", "loop.last", "trim", "strip("}},
+    {"chatml",
+     {"<|im_start|>", "<|im_end|>"},
+     {"<think>", "<tool_response>", "<|im_start|>system", "loop.last", "trim", "strip("}},
     {"mistral-v0.1", {"\" [INST] \"", "\" [/INST]\"", "\" \" + message[\"content\"] + eos_token"}, {"<<SYS>>"}},
     {"mistral-v0.1", {"' [INST] '", "' [/INST]'", "' ' + message['content'] + eos_token"}, {"<<SYS>>"}},
-    {"mistral-v0.3", {"\"[INST] \"", "\"[/INST]\"", "\" \" + message[\"content\"]|trim + eos_token"}, {"<<SYS>>"}},
+    {"mistral-v0.3",
+     {"\"[INST] \"", "\"[/INST]\"", "\" \" + message[\"content\"]|trim + eos_token",
+      "loop.last and system_message is defined"},
+     {"<<SYS>>"}},
 };
 
 static const char *const names[] = {"auto",  "llama3",  "llama3.1",     "chatml",       "smollm2", "qwen2", "qwen",
@@ -33,8 +50,8 @@ static const char *const names[] = {"auto",  "llama3",  "llama3.1",     "chatml"
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 const char *const *chat_format_names(int *n) {
-    *n = N_NAMES;
-    return names;
+    *n = N_NAMES - 1; /* without auto */
+    return names + 1;
 }
 
 static bool fail_with_names(failure *f, const char *what) {
@@ -80,7 +97,7 @@ static const char *template_in(const cJSON *config) {
 static bool recognise(const chat_spec **spec, const char *text, const char *folder, failure *f) {
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
         bool fits = true;
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < MOST_MARKS; k++) {
             if (marks[i].has[k] && !strstr(text, marks[i].has[k])) fits = false;
             if (marks[i].lacks[k] && strstr(text, marks[i].lacks[k])) fits = false;
         }

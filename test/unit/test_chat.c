@@ -200,7 +200,7 @@ static void prompt_is_a_prefix(void **state) {
     static const char *const answers[] = {"46 today", "$46 today", " x", "\nx", "\n\n x", "hello", "\"", "\xC3\xA9"};
     int n;
     const char *const *names = chat_format_names(&n);
-    for (int k = 1; k < n; k++)
+    for (int k = 0; k < n; k++)
         for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
             chat_message m[] = {S("s"), U("a"), A("b"), U("price?\n"), A(answers[i])};
             encoded prompt = encode(names[k], m, 4, true), whole = encode(names[k], m, 5, false);
@@ -219,7 +219,7 @@ static void spans(void **state) {
     (void)state;
     int n;
     const char *const *names = chat_format_names(&n);
-    for (int k = 1; k < n; k++)
+    for (int k = 0; k < n; k++)
         for (int last_only = 0; last_only < 2; last_only++) {
             chat_message m[] = {U("a"), A("one"), U("b"), A("two"), U("c"), A("three")};
             if (last_only) m[1].train = m[3].train = false;
@@ -305,29 +305,42 @@ static void own_template(void **state) {
         "{\"chat_template\": [{\"name\":\"tool_use\",\"template\":\"x\"},"
         "{\"name\":\"default\",\"template\":\"<|im_start|> <|im_end|>\"}], \"eos_token\": {\"content\":\"</s>\"}}");
     assert_string_equal(chosen(state), "chatml");
-    write_file(state, "tokenizer_config.json", "{\"chat_template\": \"<start_of_turn>model <end_of_turn>\"}");
+    write_file(state, "tokenizer_config.json",
+               "{\"chat_template\": \"{{ bos_token }}<start_of_turn>model | trim <end_of_turn>\"}");
     assert_string_equal(chosen(state), "gemma");
     /* the file wins over the configuration */
-    assert_string_equal(chosen_for(state, "<|start_header_id|><|end_header_id|><|eot_id|>"), "llama3");
-    assert_string_equal(chosen_for(state, "<|start_header_id|><|eot_id|>Cutting Knowledge Date: December 2023"),
-                        "llama3.1");
-    assert_string_equal(chosen_for(state, "<|im_start|>" SMOL "<|im_end|>"), "smollm2");
-    assert_string_equal(chosen_for(state, "<|im_start|>" QWEN "<|im_end|><tool_response>"), "qwen");
-    assert_string_equal(chosen_for(state, "<|im_start|>system\\nYou are a helpful assistant.<|im_end|>"), "qwen2");
-    assert_string_equal(chosen_for(state, "<|im_start|></think>ns.last_query_index enable_thinking"), "qwen3");
-    assert_string_equal(
-        chosen_for(state, "{{ \" [INST] \" + c + \" [/INST]\" }} \" \" + message[\"content\"] + eos_token"),
-        "mistral-v0.1");
-    assert_string_equal(
-        chosen_for(state, "{{ \"[INST] \" + c + \"[/INST]\" }} \" \" + message[\"content\"]|trim + eos_token"),
-        "mistral-v0.3");
-    /* alike, but not the same: refused */
-    assert_non_null(
-        strstr(chosen_for(state, "<|im_start|>You are Bob<|im_end|>"), "its chat template is none that is"));
-    assert_non_null(strstr(chosen_for(state, "[INST] <<SYS>> [/INST]"), "its chat template is none that is known"));
-    assert_non_null(
-        strstr(chosen_for(state, "<|user|>"), "one of: llama3, llama3.1, chatml, smollm2, qwen2, qwen, qwen3"));
-    assert_non_null(strstr(chosen_for(state, ""), "its chat template is none that is known"));
+#define L3 "{{ bos_token }}<|start_header_id|><|end_header_id|><|eot_id|>"
+#define QS "<|im_start|>system\\n"
+#define MI " \" \" + message[\"content\"]"
+    static const char *const known[][2] = {
+        {"llama3", L3 "| trim"},
+        {"llama3.1", L3 "| trim Cutting Knowledge Date: December 2023 Today Date: "},
+        {"smollm2", QS SMOL "<|im_end|>"},
+        {"qwen", QS QWEN "<|im_end|><tool_response>"},
+        {"qwen2", QS "You are a helpful assistant.<|im_end|>"},
+        {"qwen3", "<|im_start|></think>ns.last_query_index enable_thinking<tool_response>"},
+        {"chatml", "{{ '<|im_start|>' + role + content + '<|im_end|>\\n' }}"},
+        {"mistral-v0.1", "{{ \" [INST] \" + c + \" [/INST]\" }}" MI " + eos_token"},
+        {"mistral-v0.3",
+         "{{ \"[INST] \" + c + \"[/INST]\" }} loop.last and system_message is defined" MI "|trim + eos_token"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        assert_string_equal(chosen_for(state, known[i][1]), known[i][0]);
+    static const char *const alike[] = {
+        "",
+        "<|user|>",
+        L3, /* does not trim */
+        QS "You are Bob<|im_end|>",
+        QS "You are a helpful assistant.<|im_end|>{% if not loop.last %}",
+        "{{ '<|im_start|>' + role + content | trim + '<|im_end|>\\n' }}",
+        QS "<think><|im_end|>",
+        "[INST] <<SYS>> [/INST]",
+        "{{ \"[INST]\" + c + \"[/INST]\" }}" MI "|trim + eos_token",
+        "{{ \"[INST] \" + c + \"[/INST]\" }} loop.first and system_message is defined" MI "|trim + eos_token",
+    };
+    for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++)
+        assert_non_null(strstr(chosen_for(state, alike[i]), "its chat template is none that is known; template may be "
+                                                            "auto or one of: llama3, llama3.1, chatml, smollm2"));
 }
 
 static void wrong_choices(void **state) {
