@@ -1,7 +1,8 @@
 /* cmd_data.c - liger-sft data: what training would see of a data set.
  *
  * Prints what was read, kept and left out, a histogram of lengths, how well the rows are filled, and one document with
- * its labels marked.  --dump N prints rows of the first epoch as JSON lines instead, and the report on standard error.
+ * its labels marked.  --dump N prints rows of the first epoch as JSON lines instead, and the report on standard error;
+ * with packing off they come in the file's order.
  * No weights are needed: a tokenizer and, when it is there, config.json for the number of vocabulary rows. */
 #include "base/array.h"
 #include "base/file.h"
@@ -60,8 +61,9 @@ static bool load(data_view *v, failure *f) {
         c->dataset.items, c->dataset.n, (int)c->max_length, cut, c->strict, c->system[0] ? c->system : NULL, vocab,
         (int)c->threads};
     TRY(dataset_load(&v->d, &o, v->tokens, v->chat, f));
-    /* the rows of the loader's first epoch */
-    pack_rows(&v->rows, &v->d, (int)c->max_length, c->packing, c->dataset_shuffle, rng_fold((uint64_t)c->seed, 0));
+    /* packed: the rows of the loader's first epoch; else the file's order, to be held against the file */
+    bool shuffle = c->packing && c->dataset_shuffle;
+    pack_rows(&v->rows, &v->d, (int)c->max_length, c->packing, shuffle, rng_fold((uint64_t)c->seed, 0));
     for (int64_t t = 0; t < arrlen(v->d.labels); t++) v->label_tokens += v->d.labels[t];
     v->slots = v->rows.rows * c->max_length;
     return true;
@@ -96,13 +98,13 @@ static void put_histogram(text_buf *out, const dataset *d) {
     }
 }
 
-/* The first document of the first row, what is learnt in [[ ]]. */
+/* The first document, what is learnt in [[ ]]. */
 static void put_sample(text_buf *out, const data_view *v) {
     enum { MOST = 2000 };
     const dataset *d = &v->d;
     int32_t e = v->rows.example[0];
     int64_t end = d->start[e + 1] < d->start[e] + MOST ? d->start[e + 1] : d->start[e] + MOST;
-    text_printf(out, "first document of row 1 (row %lld of %s), what is learnt in [[ ]]\n", (long long)d->source[e],
+    text_printf(out, "first document (row %lld of %s), what is learnt in [[ ]]\n", (long long)d->source[e],
                 v->c->dataset.items[d->path[e]]);
     for (int64_t t = d->start[e], next; t < end; t = next) {
         bool label = d->labels[t];
@@ -158,7 +160,8 @@ static void put_list(text_buf *out, const char *key, dump_list list, const data_
 static void put_row(text_buf *out, text_buf *text, const data_view *v, int64_t row) {
     const dataset *d = &v->d;
     text_clear(text);
-    text_printf(out, "{\"row\":%lld", (long long)row + 1);
+    int64_t number = v->c->packing ? row + 1 : d->source[v->rows.example[v->rows.row_start[row]]];
+    text_printf(out, "{\"row\":%lld", (long long)number);
     put_list(out, "input_ids", DUMP_IDS, v, row);
     put_list(out, "labels", DUMP_LABELS, v, row);
     put_list(out, "position_ids", DUMP_POSITIONS, v, row);

@@ -43,7 +43,7 @@ for form in a crlf; do
 done
 
 # Dumps: both forms alike, rows 1-3 alike, labels and positions.
-plain="--packing false --dataset_shuffle false --dump 0"
+plain="--packing false --dump 0"
 data --dataset "$folder/a.json" $plain || fail "exit code $?"
 has err "8 rows read"
 cp "$folder/out" "$folder/dump"
@@ -56,7 +56,7 @@ done
 cp "$folder/dump" "$folder/out"
 has out '"text":"<|im_start|>user\nName a colour.<|im_end|>\n<|im_start|>assistant\nred<|im_end|>\n"'
 has out ',302,-100],"position_ids":[0,1,2,'
-has out '"row":4,'
+[ "$(cut -d, -f1 "$folder/dump" | tr -d '\n')" = '{"row":1{"row":2{"row":3{"row":7' ] || fail "other row numbers"
 has out '"source_rows":[7]'
 data --dataset "$folder/a.json" --dump 1 || fail "exit code $?"
 [ "$(wc -l <"$folder/out")" -eq 1 ] || fail "--dump 1 prints $(wc -l <"$folder/out") rows"
