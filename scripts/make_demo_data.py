@@ -4,22 +4,33 @@
     make_demo_data.py pretrain OUT.jsonl [CONVERSATIONS]   conversations about invented people (not in the repository)
     make_demo_data.py tune DATA_FOLDER                      demo_train.json and demo_test.json (in the repository)
 
-The people are invented: names and towns are put together from syllables.  One name part in eight is kept back: it
-stands in demo_test.json alone, never in the pretraining text and never in demo_train.json, so that a right answer
-there was read out of the question and not remembered.  The pretraining text answers in English sentences and holds
-no JSON; writing the facts as JSON is what the tuning teaches.  The same arguments give the same bytes.
+Every row is about a person put together from lists: first name, family name, town, job, age.  One first name in eight,
+one family name in eight and one town in eight stand in demo_test.json alone: demo_train.json never has them, so that a
+right answer there was read out of the question and not remembered from the tuning.  The pretraining text has all names.
+It answers in English and holds no JSON; writing the facts as JSON is what the tuning teaches.  The same arguments give
+the same bytes.
 """
 import json
 import random
 import sys
-import zlib
 
-ONSETS = "B Br D Dr F Fl G Gr H J K L M N P Pr R S St T Tr V W Z".split()
-VOWELS = "a e i o u ai ea".split()
-MIDDLES = "l ll m n nn r rr s ss t v d nd rl sk".split()
-FIRST_ENDS = "a o in ek is on ara ela ien us".split()
-LAST_ENDS = "er man sen ing ow ard ett son ley by".split()
-TOWN_ENDS = "ton ford holm mere wick dale port field bridge stead".split()
+HE = ("Adam Albert Andrew Arthur Ben Carl Colin Daniel David Edgar Edward Eric Ethan Felix Frank Fred George Harry "
+      "Henry Hugo Isaac Ivan Jack James John Keith Leo Louis Luke Mark Max Milo Ned Oliver Oscar Otto Paul Peter Philip "
+      "Ralph Robert Sam Simon Thomas Tom Victor Walter Will").split()
+SHE = ("Ada Agnes Alice Amy Anna Bella Cara Clara Daisy Dora Edith Ella Emma Eva Flora Gina Grace Hanna Hazel Helen Ida "
+       "Irene Iris Jane Jenny Joan Julia Karen Kate Laura Lena Linda Lucy Mabel Maria Martha Mary Mona Nadia Nancy Nina "
+       "Nora Olga Pam Polly Rita Rosa Ruth Sara Sonia Stella Susan Tina Ursula Vera Violet Wanda").split()
+LAST = ("Abbott Adler Ames Archer Ashby Barnes Barton Becker Bishop Blake Bond Bradley Brooks Bruce Burton Byrne Carr "
+        "Carver Chase Clark Cole Conrad Corbin Craig Crane Curtis Dalton Davis Dixon Doyle Drake Duncan Dunn Ellis "
+        "Evans Fisk Fleming Foster Fox Frost Garner Gibson Gordon Grant Graves Green Griffin Hale Hansen Hardy Harris "
+        "Hayes Hicks Holt Hughes Irwin Jensen Jones Keller Kent Knight Lamb Larsen Lawson Lewis Logan Lowe Lynch "
+        "Marsh Morgan Morris Murphy Nash Nelson Norris Olsen Owens Palmer Parker Pierce Porter Price Quinn Ramsey "
+        "Reed Rhodes Riley Ross Ryan Sharp Shaw Stone Sutton Swift Todd Turner Vance Wade Walsh Ward Watts Webb West "
+        "White Wilson Woods Wright York Young").split()
+TOWN = ("Ashford Barrow Bath Bedford Bolton Boston Bristol Brighton Cambridge Cardiff Chester Cork Coventry Derby Dover "
+        "Dublin Dundee Durham Ely Exeter Galway Glasgow Halifax Hastings Hull Ipswich Kendal Leeds Lincoln London Ludlow "
+        "Luton Malvern Margate Newark Newport Norwich Oban Oldham Oxford Perth Plymouth Poole Reading Ripon Rugby Salford "
+        "Selby Stafford Stirling Swansea Taunton Truro Wells Whitby Wigan Windsor Woking").split()
 JOBS = ("baker smith teacher sailor farmer painter doctor weaver miller carpenter gardener lawyer driver singer "
         "tailor potter nurse clerk hunter fisher mason brewer cook guard pilot judge writer dancer plumber barber "
         "beekeeper printer joiner glazier shepherd vet porter scribe tanner cooper").split()
@@ -31,30 +42,26 @@ WEATHER = ["It rained all week.", "The market opens at eight.", "The harvest was
            "Nobody knows why the bell rang.", "The road is long.", "There was a fair on Sunday.", "The river froze early."]
 
 
-def held_back(word):
-    return zlib.crc32(word.encode()) % 8 == 0
-
-
-def made_word(r, ends, back):
-    """A word of syllables; `back` picks from the part that is kept for demo_test.json."""
+def pick(r, names, part):
+    """One of the names: "all", or those for demo_train.json ("train") or demo_test.json ("test") alone."""
     while True:
-        word = r.choice(ONSETS) + r.choice(VOWELS) + r.choice(MIDDLES) + r.choice(ends)
-        if held_back(word) == back:
-            return word
+        i = r.randrange(len(names))
+        if part == "all" or (i % 8 == 5) == (part == "test"):
+            return names[i]
 
 
 class Person:
-    def __init__(self, r, back=False):
-        self.first = made_word(r, FIRST_ENDS, back)
-        self.last = made_word(r, LAST_ENDS, back)
-        self.town = made_word(r, TOWN_ENDS, back)
+    def __init__(self, r, part="all"):
+        self.he, names = r.choice([("He", HE), ("She", SHE)])
+        self.first = pick(r, names, part)
+        self.last = pick(r, LAST, part)
+        self.town = pick(r, TOWN, part)
         self.name = self.first + " " + self.last
         self.age = r.randint(11, 99)
         self.job = r.choice(JOBS)
         self.drink = r.choice(DRINKS)
         self.colour = r.choice(COLOURS)
         self.pet = r.choice(PETS)
-        self.he, self.his = r.choice([("He", "his"), ("She", "her")])
 
 
 def with_article(word):
@@ -116,6 +123,9 @@ SUMMARIES = [
     ("Say it in one sentence.", "{name} is {age} years old, works as {a_job} and lives in {town}."),
     ("Give me the short form.", "{name}, {age}, {job}, {town}."),
     ("Who lives where?", "{name} lives in {town}."),
+    ("Quote the name.", '"{name}"'),
+    ("Quote the job.", '"{job}"'),
+    ("Quote the town.", '"{town}"'),
     ("Write a list.", "name: {name}\nage: {age}\njob: {job}\ntown: {town}"),
     ("Write the list from the end.", "town: {town}\njob: {job}\nage: {age}\nname: {name}"),
     ("Introduce yourself as this person.", "Hello, I am {name}, {a_job} from {town}, and I am {age}."),
@@ -132,8 +142,8 @@ def questions(r, p, kinds, n):
 def talk_person(r):
     p = Person(r)
     text, kinds = story(r, p, r.randint(0, 1))
-    turns = questions(r, p, kinds, r.randint(1, 3))
-    for ask, answer in r.sample(SUMMARIES, r.randint(1, 2)):
+    turns = questions(r, p, kinds, r.randint(1, 4))
+    for ask, answer in r.sample(SUMMARIES, r.randint(1, 3)):
         turns.append((ask, fill(answer, p)))
     r.shuffle(turns)
     ask, answer = turns[0]
@@ -152,16 +162,7 @@ def talk_two(r):
 
 
 def any_word(r):
-    kind = r.randint(0, 5)
-    if kind == 0:
-        return r.choice(THINGS)
-    if kind == 1:
-        return str(r.randint(0, 999))
-    if kind == 2:
-        return made_word(r, TOWN_ENDS, False)
-    if kind == 3:
-        return r.choice(JOBS)
-    return made_word(r, FIRST_ENDS if kind == 4 else LAST_ENDS, False)
+    return r.choice(r.choice([THINGS, JOBS, DRINKS, COLOURS, PETS, TOWN, HE, SHE, LAST, [str(r.randint(0, 99))]]))
 
 
 MARKS = ['"', "'", "{", "}", "[", "]", "(", ")", ":", ",", ";", "=", "-", "/", "*", "_", "<", ">", "+", '":', '",', '{"', '"}']
@@ -196,7 +197,7 @@ def write_pretrain(path, count):
     with open(path, "w", encoding="utf-8") as out:
         for _ in range(count):
             kind = r.random()
-            turns = (talk_person if kind < 0.62 else talk_two if kind < 0.74 else talk_words if kind < 0.94
+            turns = (talk_person if kind < 0.70 else talk_two if kind < 0.80 else talk_words if kind < 0.96
                      else talk_small)(r)
             messages = []
             for ask, answer in turns:
@@ -204,18 +205,18 @@ def write_pretrain(path, count):
             out.write(json.dumps({"messages": messages}) + "\n")
 
 
-def tune_row(r, back):
-    p = Person(r, back)
+def tune_row(r, part):
+    p = Person(r, part)
     text, _ = story(r, p, r.randint(0, 1))
     facts = {"name": p.name, "age": p.age, "job": p.job, "town": p.town}
     return {"instruction": "Write the facts about this person as JSON.", "input": text, "output": json.dumps(facts)}
 
 
 def write_tune(folder, n_train=1000, n_test=200):
-    for name, seed, n, back in (("demo_train.json", 2, n_train, False), ("demo_test.json", 3, n_test, True)):
+    for name, seed, n, part in (("demo_train.json", 2, n_train, "train"), ("demo_test.json", 3, n_test, "test")):
         r = random.Random(seed)
         with open(folder + "/" + name, "w", encoding="utf-8") as out:
-            json.dump([tune_row(r, back) for _ in range(n)], out, indent=1)
+            json.dump([tune_row(r, part) for _ in range(n)], out, indent=1)
             out.write("\n")
 
 
