@@ -45,10 +45,19 @@ static bool run_prompt(generator *r, const int32_t *prompt, int64_t n, failure *
     return true;
 }
 
-static bool is_stop(const generate_options *o, int32_t id) {
-    for (int i = 0; i < o->n_stop; i++)
-        if (o->stop[i] == id) return true;
+static bool is_listed(const int32_t *list, int64_t n, int32_t id) {
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == id) return true;
     return false;
+}
+
+int32_t *generate_stop_ids(const model_config *m, const chat_format *c) {
+    int32_t *ids = NULL;
+    for (int i = 0; i < chat_format_n_stop(c); i++)
+        if (!is_listed(ids, arrlen(ids), chat_format_stop(c)[i])) arrput(ids, chat_format_stop(c)[i]);
+    for (int i = 0; i < m->n_eos; i++)
+        if (!is_listed(ids, arrlen(ids), m->eos[i])) arrput(ids, m->eos[i]);
+    return ids;
 }
 
 /* 53 random bits in [0, 1) for the k-th token of an answer. */
@@ -58,9 +67,8 @@ bool generate_answer(generator *r, const int32_t *prompt, int64_t n, const gener
                      void *context, int32_t **answer, answer_end *end, failure *f) {
     if (n <= 0) return fail(f, FAIL_INPUT, "the prompt has no tokens");
     if (n >= r->n_context)
-        return fail(f, FAIL_INPUT,
-                    "the prompt has %lld tokens and max_length is %d: no room for an answer; raise max_length",
-                    (long long)n, r->n_context);
+        return fail(f, FAIL_INPUT, "the prompt has %lld tokens and %d fit: no room for an answer", (long long)n,
+                    r->n_context);
     uint64_t key = rng_fold(o->seed, 0x67656E); /* "gen": apart from the seed's other uses */
     *end = ANSWER_FULL;
     TRY(run_prompt(r, prompt, n, f));
@@ -68,7 +76,7 @@ bool generate_answer(generator *r, const int32_t *prompt, int64_t n, const gener
         int32_t id = sample_token(r->logits, r->vocab, &o->sample, uniform(key, k));
         if (id < 0)
             return fail(f, FAIL_INPUT, "the model's logits are not finite after %lld tokens", (long long)(n + k));
-        if (is_stop(o, id)) {
+        if (is_listed(o->stop, o->n_stop, id)) {
             *end = ANSWER_STOPPED;
             return true;
         }

@@ -4,6 +4,7 @@
 #include "eval/sample.h"
 #include "exec/executor.h"
 #include "model/model.h"
+#include "text/chat.h"
 
 typedef struct {
     sample_options sample;
@@ -12,6 +13,9 @@ typedef struct {
     const int32_t *stop; /* ids that end an answer; they are not part of it */
     int n_stop;
 } generate_options;
+
+/* The ids at which answers stop: the chat format's and the model's eos ids, each once. An stb_ds array. */
+int32_t *generate_stop_ids(const model_config *m, const chat_format *c);
 
 typedef enum { ANSWER_STOPPED, ANSWER_FULL /* max_new_tokens or the cache's end */ } answer_end;
 
