@@ -1,14 +1,10 @@
 /* test_sample.c - greedy choice, the cuts, and frequencies of draws against the softmax. */
+#include "unit.h"
+
 #include "base/rng.h"
 #include "eval/sample.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 /* Softmax of these at temperature 1: 0.0321, 0.0871, 0.2369, 0.6439. */
 static const float four[4] = {0, 1, 2, 3};
