@@ -14,26 +14,20 @@ import json
 import random
 import sys
 
-HE = ("Adam Albert Andrew Arthur Ben Carl Colin Daniel David Edgar Edward Eric Ethan Felix Frank Fred George Harry "
-      "Henry Hugo Isaac Ivan Jack James John Keith Leo Louis Luke Mark Max Milo Ned Oliver Oscar Otto Paul Peter Philip "
-      "Ralph Robert Sam Simon Thomas Tom Victor Walter Will").split()
-SHE = ("Ada Agnes Alice Amy Anna Bella Cara Clara Daisy Dora Edith Ella Emma Eva Flora Gina Grace Hanna Hazel Helen Ida "
-       "Irene Iris Jane Jenny Joan Julia Karen Kate Laura Lena Linda Lucy Mabel Maria Martha Mary Mona Nadia Nancy Nina "
-       "Nora Olga Pam Polly Rita Rosa Ruth Sara Sonia Stella Susan Tina Ursula Vera Violet Wanda").split()
-LAST = ("Abbott Adler Ames Archer Ashby Barnes Barton Becker Bishop Blake Bond Bradley Brooks Bruce Burton Byrne Carr "
-        "Carver Chase Clark Cole Conrad Corbin Craig Crane Curtis Dalton Davis Dixon Doyle Drake Duncan Dunn Ellis "
-        "Evans Fisk Fleming Foster Fox Frost Garner Gibson Gordon Grant Graves Green Griffin Hale Hansen Hardy Harris "
-        "Hayes Hicks Holt Hughes Irwin Jensen Jones Keller Kent Knight Lamb Larsen Lawson Lewis Logan Lowe Lynch "
-        "Marsh Morgan Morris Murphy Nash Nelson Norris Olsen Owens Palmer Parker Pierce Porter Price Quinn Ramsey "
-        "Reed Rhodes Riley Ross Ryan Sharp Shaw Stone Sutton Swift Todd Turner Vance Wade Walsh Ward Watts Webb West "
-        "White Wilson Woods Wright York Young").split()
-TOWN = ("Ashford Barrow Bath Bedford Bolton Boston Bristol Brighton Cambridge Cardiff Chester Cork Coventry Derby Dover "
-        "Dublin Dundee Durham Ely Exeter Galway Glasgow Halifax Hastings Hull Ipswich Kendal Leeds Lincoln London Ludlow "
-        "Luton Malvern Margate Newark Newport Norwich Oban Oldham Oxford Perth Plymouth Poole Reading Ripon Rugby Salford "
-        "Selby Stafford Stirling Swansea Taunton Truro Wells Whitby Wigan Windsor Woking").split()
-JOBS = ("baker smith teacher sailor farmer painter doctor weaver miller carpenter gardener lawyer driver singer "
-        "tailor potter nurse clerk hunter fisher mason brewer cook guard pilot judge writer dancer plumber barber "
-        "beekeeper printer joiner glazier shepherd vet porter scribe tanner cooper").split()
+HE = ("Adam Albert Arthur Ben Carl Colin David Edgar Eric Felix Frank George Harry Hugo Ivan Jack Keith Leo Louis "
+      "Mark Milo Ned Oscar Otto Paul Peter Ralph Simon Thomas Victor Walter Will").split()
+SHE = ("Ada Agnes Alice Anna Bella Clara Daisy Dora Edith Ella Eva Flora Grace Hanna Helen Ida Iris Jane Julia "
+       "Karen Laura Linda Lucy Mabel Maria Nora Olga Polly Rosa Ruth Sara Vera").split()
+LAST = ("Abbott Adler Ames Archer Barnes Becker Bishop Blake Bradley Brooks Burton Carver Chase Cole Craig Curtis "
+        "Dalton Davis Dixon Doyle Duncan Ellis Evans Fleming Foster Frost Gibson Grant Griffin Hale Hansen Harris "
+        "Hicks Hughes Irwin Jensen Keller Knight Larsen Lewis Logan Marsh Morgan Murphy Nelson Norris Olsen "
+        "Parker Pierce Quinn Ramsey Reed Rhodes Riley Shaw Stone Swift Todd Vance Walsh Webb Wilson Woods Young").split()
+TOWN = ("Ashford Barrow Bath Bedford Bolton Bristol Cambridge Chester Cork Derby Dover Dublin Durham Ely Exeter "
+        "Galway Halifax Hull Kendal Leeds Lincoln London Ludlow Luton Newport Norwich Oldham Oxford Perth Poole "
+        "Ripon Rugby Selby Stafford Swansea Taunton Truro Wells Whitby Windsor").split()
+JOBS = ("baker smith teacher sailor farmer painter doctor weaver miller gardener lawyer driver singer tailor "
+        "potter nurse clerk hunter mason brewer cook guard pilot judge writer dancer barber printer glazier vet "
+        "porter cooper").split()
 DRINKS = "tea coffee milk cider water lemonade cocoa juice".split()
 COLOURS = "red green blue yellow white black brown purple orange grey".split()
 PETS = "cat dog hen goat parrot rabbit pony tortoise".split()
@@ -185,11 +179,10 @@ def talk_words(r):
 
 
 def talk_small(r):
-    a, b = r.randint(0, 20), r.randint(0, 20)
+    a, b = r.randint(0, 99), r.randint(0, 99)
     thing = r.choice(THINGS)
-    return [(f"What is {a} plus {b}?", f"{a} plus {b} is {a + b}."),
-            (f"What is larger, {a} or {b}?", f"{max(a, b)}." if a != b else "They are equal."),
-            (f"Spell {thing}.", " ".join(thing))][r.randint(0, 1):]
+    return r.sample([(f"What is larger, {a} or {b}?", f"{max(a, b)}." if a != b else "They are equal."),
+                     (f"Spell {thing}.", " ".join(thing))], 1)
 
 
 def write_pretrain(path, count):
@@ -197,7 +190,7 @@ def write_pretrain(path, count):
     with open(path, "w", encoding="utf-8") as out:
         for _ in range(count):
             kind = r.random()
-            turns = (talk_person if kind < 0.70 else talk_two if kind < 0.80 else talk_words if kind < 0.96
+            turns = (talk_person if kind < 0.76 else talk_two if kind < 0.86 else talk_words if kind < 0.98
                      else talk_small)(r)
             messages = []
             for ask, answer in turns:
