@@ -45,8 +45,7 @@ static void print_result(const dataset *d, const eval_result *loss, const match_
     printf(" seconds=%.3f\n", seconds);
 }
 
-static bool evaluate(session *s, dataset *d, failure *f) {
-    const config *c = s->c;
+static bool evaluate(session *s, const config *c, dataset *d, failure *f) {
     double begin = clock_seconds();
     bool val = c->val_dataset.n > 0;
     TRY(session_open_model(s, c, f) && session_open_text(s, f));
@@ -61,9 +60,9 @@ static bool evaluate(session *s, dataset *d, failure *f) {
 }
 
 bool cmd_eval(const config *c, failure *f) {
-    session s = {.c = c};
+    session s = {0};
     dataset d = {0};
-    bool ok = evaluate(&s, &d, f);
+    bool ok = evaluate(&s, c, &d, f);
     dataset_free(&d);
     session_close(&s);
     return ok;

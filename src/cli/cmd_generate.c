@@ -100,7 +100,7 @@ static bool answer(session *s, const int32_t *prompt, failure *f) {
 }
 
 bool cmd_generate(const config *c, failure *f) {
-    session s = {.c = c};
+    session s = {0};
     text_buf prompt = {0};
     int32_t *ids = NULL;
     bool ok = read_prompt(&prompt, c, f) && session_open_model(&s, c, f) && session_open_text(&s, f) &&

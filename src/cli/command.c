@@ -16,6 +16,9 @@ static const command commands[] = {
     {"plan", "Prints the memory of a run, by role, for each recompute level.", cmd_plan},
     {"graph", "Prints the program of a run, and what fusing changes.", cmd_graph},
     {"data", "Shows the rows that training would see; --dump N prints them as JSON lines.", cmd_data},
+    {"eval", "Loss and perplexity of a file, and with --exact_match how many rows are answered word for word.",
+     cmd_eval},
+    {"generate", "Answers a prompt.", cmd_generate},
     {"merge", "Folds an adapter into its base model: a new model folder.", cmd_merge},
     {NULL, NULL, NULL},
 };

@@ -49,7 +49,7 @@ printf '%s\n' "$line" | grep -qE ' perplexity=[0-9.e+]+ exact=[0-9]+ exact_match
     wrong "form of the last line with exact_match: $line"
 
 "$LIGER_SFT" eval --model "$model" --device cpu >"$folder/out" 2>"$folder/err"
-[ $? -eq 1 ] || wrong "eval without data: exit code not 1"
+[ $? -eq 2 ] || wrong "eval without data: exit code not 2"
 [ -s "$folder/err" ] || wrong "eval without data: nothing on standard error"
 count=$((count + 1))
 echo "$count runs of eval"

@@ -26,7 +26,8 @@ says() { grep -q -e "$1" "$folder/err" || wrong "no \"$1\" on standard error"; }
 generate greedy 0 --prompt "Name a colour."
 [ -s "$folder/greedy" ] || wrong "no answer"
 says 'cut at 12 tokens'
-printf 'Name a colour.\n' | generate stdin 0
+printf 'Name a colour.\n' >"$folder/prompt"
+generate stdin 0 <"$folder/prompt"
 same greedy stdin
 generate again 0 --prompt "Name a colour." --seed 9
 same greedy again
@@ -48,9 +49,11 @@ same greedy head
 
 generate empty 2 </dev/null
 says 'no prompt'
-printf 'a\377b' | generate bytes 1
+printf 'a\377b' >"$folder/prompt"
+generate bytes 1 <"$folder/prompt"
 says 'UTF-8'
-head -c 4000 /dev/zero | tr '\0' 'a' | generate long 1
+head -c 4000 /dev/zero | tr '\0' 'a' >"$folder/prompt"
+generate long 1 <"$folder/prompt"
 says 'no room'
 generate nowhere 1 --adapter "$folder/none" --prompt hi
 says "$folder/none"

@@ -24,11 +24,10 @@ static void setup_open(setup *t, bool adapter, int n_rows, int n_context) {
     char *argv[] = {"--model", FOLDER, "--device", "cpu", "--adapter", FOLDER "/adapter"};
     *t = (setup){0};
     assert_done(config_read(&t->c, adapter ? 6 : 4, argv, &t->memory, &f), &f);
-    t->s.c = &t->c;
-    t->s.n_context = n_context;
     assert_done(session_open_model(&t->s, &t->c, &f), &f);
     assert_done(session_open_text(&t->s, &f), &f);
     assert_done(session_open_weights(&t->s, &f), &f);
+    t->s.n_context = n_context;
     assert_done(session_build(&t->s, SESSION_GENERATE, n_rows, RECOMPUTE_NONE, &f), &f);
     assert_done(session_start(&t->s, true, &f), &f);
     generator_open(&t->g, t->s.x, &t->s.g, &t->s.io, n_context);
