@@ -6,12 +6,17 @@ fastest attention on a CPU.  A row of batch 1 has no padding.
 """
 import json
 import time
+import warnings
 
 import torch
+import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (AutoModelForCausalLM, get_constant_schedule, get_constant_schedule_with_warmup,
                           get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup)
 
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+warnings.filterwarnings("ignore", category=FutureWarning)
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 

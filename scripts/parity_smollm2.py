@@ -39,7 +39,7 @@ def write_config(args, adapter):
               "dataset_shuffle": False, "per_device_train_batch_size": 1,
               "gradient_accumulation_steps": args.accumulation, "max_steps": args.steps, "learning_rate": LR, "warmup_steps": WARMUP, "lr_scheduler_type": "cosine",
               "weight_decay": 0.1, "max_grad_norm": 1.0, "lora_rank": RANK, "lora_alpha": ALPHA, "seed": 42,
-              "device": "cpu"}
+              "device": "cpu", "threads": args.threads}
     path = args.work / "config.json"
     path.write_text(json.dumps(config, indent=2) + "\n")
     return path

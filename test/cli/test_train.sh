@@ -68,13 +68,31 @@ for name in dropout-none dropout-5; do
 done
 other_bytes dropout-none.loss dropout-5.loss
 
+# A03: names, types and shapes as PEFT saves them; what we saved starts the same run; a renamed tensor is refused.
+shapes "$model/adapter/adapter_model.safetensors" >"$folder/peft.shapes"
+shapes "$folder/unmoved/adapter_model.safetensors" >"$folder/ours.shapes"
+same_bytes ours.shapes peft.shapes
+train reloaded --dataset "$model/chat.json#8" --packing false --dataset_shuffle false --max_steps 3 --adam_epsilon 1 \
+    --learning_rate 1e-30 --gradient_accumulation_steps 8 --adapter "$folder/unmoved"
+column unmoved loss >"$folder/unmoved.loss"
+column reloaded loss >"$folder/reloaded.loss"
+same_bytes reloaded.loss unmoved.loss
+mkdir "$folder/renamed"
+cp "$folder/unmoved/adapter_config.json" "$folder/renamed"
+sed 's/layers\.1\.mlp\.up_proj\.lora_A/layers.7.mlp.up_proj.lora_A/' "$folder/unmoved/adapter_model.safetensors" \
+    >"$folder/renamed/adapter_model.safetensors"
+"$LIGER_SFT" --model "$model" --device cpu --dataset "$model/chat.json" --max_length 80 --adapter "$folder/renamed" \
+    --output_dir "$folder/refused" >"$folder/out" 2>"$folder/err"
+code=$?
+count=$((count + 1))
+[ $code = 1 ] && grep -q 'layers\.[17]\.mlp\.up_proj\.lora_A' "$folder/err" || wrong "A03: a renamed tensor: exit code $code"
+
 # M08: the model has more rows than the tokenizer has tokens; full tuning leaves its shapes as they are.
 train full --dataset "$model/chat.json" --tuner_type full --max_steps 2 --gradient_accumulation_steps 1 \
     --learning_rate 1e-3
 count=$((count + 1))
-for file in "$model/model.safetensors" "$folder/full/model.safetensors"; do
-    head -c 8000 "$file" | grep -aoE '"[a-z_.0-9]+":\{"dtype":"[A-Z0-9]+","shape":\[[0-9,]+\]' | sort >"$folder/$(basename "$(dirname "$file")").shapes"
-done
+shapes "$model/model.safetensors" >"$folder/tiny-chat.shapes"
+shapes "$folder/full/model.safetensors" >"$folder/full.shapes"
 same_bytes tiny-chat.shapes full.shapes
 [ "$(grep -c 'embed_tokens.*\[312,32\]' "$folder/full.shapes")" = 1 ] || wrong "M08: not 312 rows in the saved model"
 

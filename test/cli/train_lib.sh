@@ -59,6 +59,11 @@ floats() {
     od -An -v -t f4 -w4 -j $((8 + header)) "$1"
 }
 
+# shapes FILE: name, type and shape of every tensor of a safetensors file, sorted.
+shapes() {
+    head -c 20000 "$1" | grep -aoE '"[A-Za-z_.0-9]+": ?\{"dtype": ?"[A-Z0-9]+", ?"shape": ?\[[0-9, ]+\]' | tr -d ' ' | sort
+}
+
 # close_weights TOLERANCE NAME NAME: two adapters, over the largest weight.
 close_weights() {
     count=$((count + 1))
