@@ -42,8 +42,7 @@ static bool read_vocab(int *vocab, data_view *v, failure *f) {
 
 static bool open_text(data_view *v, failure *f) {
     const config *c = v->c;
-    if (!c->model[0]) return fail(f, FAIL_INPUT, "model: found nothing, expected a model folder or hub id");
-    if (c->dataset.n == 0) return fail(f, FAIL_INPUT, "dataset: found nothing, expected at least one file");
+    TRY(config_need(c, "model", f) && config_need(c, "dataset", f));
     v->folder = c->model; /* a folder that holds a tokenizer alone is enough here */
     if (!file_is_folder(c->model)) TRY(hub_find_model(&v->folder, c->model, &v->memory, f));
     TRY(tokenizer_open(&v->tokens, v->folder, f));

@@ -11,7 +11,7 @@ static bool merge(const config *c, arena *a, failure *f) {
                        .output = c->output_dir,
                        .overwrite = c->overwrite_output_dir,
                        .shard_bytes = MODEL_FOLDER_SHARD_BYTES};
-    if (!o.adapter[0]) return fail(f, FAIL_USAGE, "adapter: no adapter is given; it is a PEFT adapter's folder");
+    TRY(config_need(c, "model", f) && config_need(c, "adapter", f));
     TRY(hub_find_model(&o.model, c->model, a, f));
     cpu_blas_open();
     merge_report r;

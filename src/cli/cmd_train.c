@@ -6,10 +6,12 @@
 #include "train/save.h"
 #include "train/trainer.h"
 
-static bool refuse_absent_parts(const config *c, failure *f) {
+static bool check_settings(const config *c, failure *f) {
     if (c->save_steps) return fail(f, FAIL_INPUT, "save_steps: checkpoints are not in this version; leave it 0");
     if (c->resume_from_checkpoint[0])
         return fail(f, FAIL_INPUT, "resume_from_checkpoint: checkpoints are not in this version; leave it out");
+    if (c->max_steps == 0 || (c->max_steps < 0 && c->num_train_epochs == 0))
+        return fail(f, FAIL_INPUT, "%s: 0 leaves no step to do", c->max_steps ? "num_train_epochs" : "max_steps");
     return true;
 }
 
@@ -18,7 +20,7 @@ static bool train(session *s, const config *c, double begin, failure *f) {
     report *r = NULL;
     run_summary summary;
     bool ok = session_open_model(s, c, f) && session_open_text(s, f) && session_open_weights(s, f) &&
-              load_training_data(&data, &eval, s, f) && save_check_folder(s, f) && train_build(s, f) &&
+              save_check_folder(s, f) && load_training_data(&data, &eval, s, f) && train_build(s, f) &&
               session_start(s, true, f) && report_open(&r, c, f);
     if (ok)
         ok = train_run(s, &data, dataset_count(&eval) ? &eval : NULL, r, begin, &summary, f) && save_result(s, f) &&
@@ -31,7 +33,7 @@ static bool train(session *s, const config *c, double begin, failure *f) {
 
 bool cmd_train(const config *c, failure *f) {
     double begin = clock_seconds();
-    TRY(refuse_absent_parts(c, f));
+    TRY(check_settings(c, f));
     session s = {0};
     bool ok = train(&s, c, begin, f);
     session_close(&s);

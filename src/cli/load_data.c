@@ -32,7 +32,7 @@ bool load_files(dataset *d, const string_list *paths, const char *key, const ses
                          .vocab = s->model.vocab,
                          .system = c->system[0] ? c->system : NULL,
                          .threads = (int)c->threads};
-    if (!paths->n) return fail(f, FAIL_USAGE, "%s: name at least one file (--%s FILE)", key, key);
+    TRY(config_need(c, key, f));
     if (!dataset_load(d, &o, s->tokens, s->chat, f)) return fail_in(f, "%s", key);
     say(d->drops, "left out");
     say(d->notes, "changed");

@@ -298,6 +298,21 @@ static void fill_in(config *c) {
     if (c->gradient_accumulation_steps == 0) c->gradient_accumulation_steps = (16 + rows - 1) / rows;
 }
 
+/* Rows of the program count in 32 bits. */
+static bool check_slots(const config *c, failure *f) {
+    const struct {
+        const char *key;
+        int64_t rows;
+    } batches[] = {{"per_device_train_batch_size", c->per_device_train_batch_size},
+                   {"per_device_eval_batch_size", c->per_device_eval_batch_size}};
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
+        if (batches[i].rows * c->max_length >= INT32_MAX)
+            return fail(f, FAIL_INPUT, "%s %lld times max_length %lld is %lld tokens, expected less than %d",
+                        batches[i].key, (long long)batches[i].rows, (long long)c->max_length,
+                        (long long)(batches[i].rows * c->max_length), INT32_MAX);
+    return true;
+}
+
 static bool read_flags(const reader *r, int argc, char **argv, flag **flags, failure *f) {
     for (int i = 0; i < argc;) {
         flag one;
@@ -328,7 +343,7 @@ bool config_read(config *c, int argc, char **argv, arena *a, failure *f) {
     if (!ok) return false;
     warn_unused(c, file.given, line.given);
     fill_in(c);
-    return true;
+    return check_slots(c, f);
 }
 
 bool config_need(const config *c, const char *key, failure *f) {

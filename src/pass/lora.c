@@ -19,7 +19,8 @@ typedef struct {
     const lora_options *o;
     pcre2_code *regex;
     pcre2_match_data *match;
-    bool *hit; /* [n_targets] */
+    bool *hit;     /* [n_targets] */
+    vid embedding; /* a tied head reads it: no linear of its own, so never a target (PEFT would wrap the look-up) */
     int attached;
 } context;
 
@@ -30,6 +31,11 @@ static bool module_path(char *out, size_t room, const char *weight) {
     memcpy(out, weight, n - suffix);
     out[n - suffix] = 0;
     return true;
+}
+
+/* The module path of a linear that has a weight of its own. */
+static bool find_path(const context *c, const graph_op *op, char *out, size_t room) {
+    return op->kind == OP_linear && op->in[1] != c->embedding && module_path(out, room, c->g->values[op->in[1]].name);
 }
 
 static bool layer_wanted(const lora_options *o, int layer) {
@@ -98,7 +104,7 @@ static bool check_hits(const context *c, const graph_op *ops, failure *f) {
     size_t used = 0;
     for (int i = 0; i < arrlen(ops) && ops[i].layer <= 1; i++) {
         char path[256];
-        if (ops[i].kind != OP_linear || !module_path(path, sizeof path, c->g->values[ops[i].in[1]].name)) continue;
+        if (!find_path(c, &ops[i], path, sizeof path)) continue;
         int n = snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", path);
         if (n > 0 && (size_t)n < sizeof names - used) used += (size_t)n;
     }
@@ -110,12 +116,13 @@ bool pass_lora(graph *g, const lora_options *o, failure *f) {
     context c = {.g = g, .o = o, .hit = xcalloc((size_t)o->n_targets + 1, sizeof(bool))};
     bool ok = compile(&c, f);
     graph_op *old = g->ops;
+    for (int i = 0; i < arrlen(old) && !c.embedding; i++)
+        if (old[i].kind == OP_embed) c.embedding = old[i].in[1];
     if (ok) {
         g->ops = NULL;
         for (int i = 0; i < arrlen(old); i++) {
             char path[256];
-            bool target = old[i].kind == OP_linear && module_path(path, sizeof path, g->values[old[i].in[1]].name) &&
-                          is_target(&c, &old[i], path);
+            bool target = find_path(&c, &old[i], path, sizeof path) && is_target(&c, &old[i], path);
             if (target) attach(&c, old[i], path);
             else arrput(g->ops, old[i]);
         }

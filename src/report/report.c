@@ -176,6 +176,7 @@ static void put_summary(text_buf *t, const run_summary *s, const config *c) {
     json_put_string(t, c->output_dir, strlen(c->output_dir));
     put_double(t, next, "first_loss", s->first_loss);
     put_double(t, next, "eval_loss", s->eval_loss);
+    put_int(t, next, "skipped_steps", s->skipped_steps);
     put_int(t, next, "tokens", s->tokens);
     put_int(t, next, "label_tokens", s->label_tokens);
     put_int(t, next, "slots", s->slots);

@@ -14,8 +14,8 @@ typedef struct {
 } step_metrics;
 
 typedef struct {
-    int64_t steps;
-    double first_loss, loss; /* of the first and the last step */
+    int64_t steps, skipped_steps; /* skipped: without an update, for a loss or gradient that is not finite */
+    double first_loss, loss;      /* of the first and the last step */
     int64_t tokens, label_tokens, slots;
     double tokens_per_second, label_tokens_per_second, slots_per_second;
     double packing_efficiency;                                /* tokens / slots */

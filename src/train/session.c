@@ -12,7 +12,7 @@
 
 bool session_open_model(session *s, const config *c, failure *f) {
     *s = (session){.c = c};
-    if (!c->model[0]) return fail(f, FAIL_USAGE, "model: name a model folder or a hub id (--model FOLDER)");
+    TRY(config_need(c, "model", f));
     TRY(hub_find_model(&s->folder, c->model, &s->memory, f));
     return model_config_read(&s->model, s->folder, &s->memory, f);
 }
@@ -29,6 +29,7 @@ bool session_open_weights(session *s, failure *f) {
     s->untied_by_file = tied && !s->model.tied_head;
     if (!s->c->adapter[0]) return true;
     TRY(adapter_config_read(&s->lora, s->c->adapter, &s->memory, f));
+    log_info("adapter %s: rank %d, alpha %g", s->c->adapter, s->lora.rank, s->lora.alpha);
     return adapter_open(&s->adapter, s->c->adapter, f);
 }
 

@@ -140,6 +140,7 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
     }
     if (eval && (!c->eval_steps || t->step % c->eval_steps)) TRY(evaluate_now(t, eval, r, out, f));
     if (t->skipped == t->step) return fail(f, FAIL_INPUT, "every step had a loss or gradient that is not finite");
+    out->skipped_steps = t->skipped;
     finish_summary(out, begin, busy);
     return true;
 }

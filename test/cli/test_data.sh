@@ -86,5 +86,5 @@ stop 1 "row 2, byte 34: found \"]\" after a comma" --dataset "$folder/comma.json
 stop 1 "$folder/none.json: No such file" --dataset "$folder/none.json"
 stop 1 "did you mean \"chatml\"" --dataset "$folder/a.json" --template chatlm
 stop 1 "has no token \"<end_of_turn>\"" --dataset "$folder/a.json" --template gemma
-stop 1 "dataset: found nothing" --packing
+stop 2 "dataset is needed: Training files" --packing
 exit $failed

@@ -23,7 +23,7 @@ refuse() { # code, words, arguments ...
 refuse 1 'not empty' --model "$models/qwen2" --adapter "$models/qwen2/adapter" --output_dir "$work/out"
 "$LIGER_SFT" merge --model "$models/qwen2" --adapter "$models/qwen2/adapter" --output_dir "$work/out" \
     --overwrite_output_dir > /dev/null
-refuse 2 'no adapter is given' --model "$models/qwen2" --output_dir "$work/new"
+refuse 2 'adapter is needed' --model "$models/qwen2" --output_dir "$work/new"
 refuse 1 'not on this machine' --model "$work/nowhere" --adapter "$models/qwen2/adapter" --output_dir "$work/new"
 refuse 1 'no such adapter folder' --model "$models/qwen2" --adapter "$work/nowhere" --output_dir "$work/new"
 refuse 1 'do not fit\|is no lora' --model "$models/llama3-rope" --adapter "$models/qwen3/adapter" --output_dir "$work/new"

@@ -62,6 +62,25 @@ static void lora_targets(void **state) {
     assert_non_null(strstr(f.text, "no regular expression"));
 }
 
+/* A tied head has no weight of its own: an adapter there would reach the embedding's name in PEFT's file. */
+static void lora_spares_the_tied_head(void **state) {
+    (void)state;
+    failure f;
+    static const char *const targets[] = {"model.embed_tokens", "embed_tokens", "lm_head", ".*"};
+    for (int i = 0; i < 4; i++) {
+        graph g;
+        program_kind k = {.tied = true};
+        model_config m = program_config(&k);
+        graph_init(&g, DTYPE_F32);
+        model_build(&g, &m, 8, NULL, NULL);
+        lora_options o = {.rank = 2, .alpha = 4, .targets = &targets[i], .n_targets = 1, .regex = i == 3};
+        assert_int_equal(pass_lora(&g, &o, &f), i == 3);
+        if (i == 3) assert_int_equal(count_params(&g, true), 2 * 14);
+        else assert_non_null(strstr(f.text, "matches no linear layer"));
+        graph_free(&g);
+    }
+}
+
 /* cases.md A01 */
 static void lora_scale(void **state) {
     (void)state;
@@ -284,6 +303,7 @@ static void backward_rules_are_complete(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lora_targets),
+        cmocka_unit_test(lora_spares_the_tied_head),
         cmocka_unit_test(lora_scale),
         cmocka_unit_test(lora_names),
         cmocka_unit_test(fuse_finds_every_chain),

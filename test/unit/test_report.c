@@ -104,6 +104,7 @@ static const run_summary finished = {.steps = 8,
                                      .tokens = 72,
                                      .label_tokens = 48,
                                      .slots = 96,
+                                     .skipped_steps = 1,
                                      .tokens_per_second = 1234.56,
                                      .label_tokens_per_second = 800,
                                      .slots_per_second = 1600,
@@ -187,6 +188,7 @@ static void test_summary_file(void **state) {
                                           "peak_memory_gib",
                                           "seconds",
                                           "first_loss",
+                                          "skipped_steps",
                                           "tokens",
                                           "label_tokens",
                                           "slots",
@@ -194,7 +196,7 @@ static void test_summary_file(void **state) {
                                           "slots_per_second",
                                           "packing_efficiency",
                                           "start_seconds"};
-    const double want[] = {8, 0.25, 1234.56, 1.5, 2.125, 2, 72, 48, 96, 800, 1600, 0.75, 0.5};
+    const double want[] = {8, 0.25, 1234.56, 1.5, 2.125, 2, 1, 72, 48, 96, 800, 1600, 0.75, 0.5};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         const cJSON *item = json_find(root, numbers[i]);
         assert_true(cJSON_IsNumber(item) && item->valuedouble == want[i]);
