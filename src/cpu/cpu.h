@@ -57,6 +57,17 @@ int64_t cpu_linear_scratch(const graph *g, vid W, vid bias);
 /* s = x A'; y += scale s B' */
 void cpu_lora(float *y, float *s, const float *x, const tensor *A, const tensor *B, int64_t n, float scale,
               float *scratch);
+/* The way back: dx (NULL: not wanted) = dy W + ds A with ds = scale dy B; dA += ds' x; dB += scale dy' s. A->data NULL:
+ * a product without an adapter. dA, dB may be absent. */
+typedef struct {
+    float *dx;
+    bool add; /* dx += */
+    const tensor *dA, *dB;
+} cpu_lora_grads;
+void cpu_lora_bwd(const cpu_lora_grads *to, const float *dy, const float *x, const tensor *W, const tensor *A,
+                  const tensor *B, const float *s, int64_t n, float scale, float *scratch);
+/* ds for the rows of x, and the panels of n weights W followed by n pairs of A and B (0: absent). */
+int64_t cpu_lora_scratch(const graph *g, vid x, const vid *weights, int n);
 /* rows x slices of width d, each normed apart: y = x rstd w */
 void cpu_rms_norm(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t slices, int64_t d,
                   float eps);
@@ -79,8 +90,10 @@ int64_t cpu_scratch_rope(const graph *g, const graph_op *op);
 int64_t cpu_scratch_attention(const graph *g, const graph_op *op);
 int64_t cpu_scratch_attention_cached(const graph *g, const graph_op *op);
 int64_t cpu_scratch_attention_bwd(const graph *g, const graph_op *op);
-int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op); /* also linear_lora_dx */
+int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op); /* also linear_lora_bwd */
 int64_t cpu_scratch_gate_up_glu(const graph *g, const graph_op *op);
+int64_t cpu_scratch_gate_up_bwd(const graph *g, const graph_op *op);
+int64_t cpu_scratch_qkv_bwd(const graph *g, const graph_op *op);
 int64_t cpu_scratch_norm_qkv_rope(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce_bwd(const graph *g, const graph_op *op);

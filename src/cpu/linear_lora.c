@@ -1,6 +1,6 @@
 /* linear_lora.c - a linear with a low-rank adapter: y = x W' + bias + scale (x A') B', and its gradients.
  *
- * s = x A' is kept (unscaled) for dB; ds = scale dy B serves dx and dA. */
+ * s = x A' is kept (unscaled) for dB; ds = scale dy B serves dx = dy W + ds A and dA = ds' x. */
 #include "cpu/cpu.h"
 
 void cpu_lora(float *y, float *s, const float *x, const tensor *A, const tensor *B, int64_t n, float scale,
@@ -9,14 +9,35 @@ void cpu_lora(float *y, float *s, const float *x, const tensor *A, const tensor 
     cpu_product_nt(y, s, B, n, scale, 1, scratch);
 }
 
+void cpu_lora_bwd(const cpu_lora_grads *to, const float *dy, const float *x, const tensor *W, const tensor *A,
+                  const tensor *B, const float *s, int64_t n, float scale, float *scratch) {
+    float *ds = cpu_take(&scratch, n * A->rows);
+    if (to->dx) cpu_product_nn(to->dx, dy, W, n, 1, to->add ? 1 : 0, scratch);
+    if (!A->data) return;
+    cpu_product_nn(ds, dy, B, n, scale, 0, scratch);
+    if (to->dx) cpu_product_nn(to->dx, ds, A, n, 1, 1, scratch);
+    const tensor *dA = to->dA, *dB = to->dB;
+    if (dA->data) cpu_product_tn(dA->data, ds, x, n, dA->rows, dA->cols, 1, dA->add ? 1 : 0);
+    if (dB->data) cpu_product_tn(dB->data, dy, s, n, dB->rows, dB->cols, scale, dB->add ? 1 : 0);
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+int64_t cpu_lora_scratch(const graph *g, vid x, const vid *weights, int n) {
+    int64_t most = 0, rank = 0;
+    for (int i = 0; i < 3 * n; i++) most = larger(most, cpu_product_scratch(g, weights[i]));
+    for (int i = 0; i < n; i++) {
+        vid A = weights[n + 2 * i];
+        if (A) rank = larger(rank, g->values[A].rows);
+    }
+    return cpu_round(g->values[x].rows * rank) + most;
+}
+
 /* The products run one after the other and share their scratch. */
 int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op) {
-    bool forward = op->kind == OP_linear_lora;
-    int64_t most = cpu_linear_scratch(g, op->in[1], forward ? op->in[LORA_BIAS] : 0);
-    for (int i = forward ? LORA_A : 2, last = i + 1; i <= last; i++) {
-        int64_t one = cpu_product_scratch(g, op->in[i]);
-        if (one > most) most = one;
-    }
+    if (op->kind == OP_linear_lora_bwd) return cpu_lora_scratch(g, op->in[LORA_BWD_DY], &op->in[LORA_BWD_W], 1);
+    int64_t most = cpu_linear_scratch(g, op->in[LORA_W], op->in[LORA_BIAS]);
+    for (int i = LORA_A; i <= LORA_B; i++) most = larger(most, cpu_product_scratch(g, op->in[i]));
     return most;
 }
 
@@ -28,20 +49,9 @@ void cpu_op_linear_lora(const kernel_call *call) {
     cpu_lora(y, s, in[LORA_X].data, &in[LORA_A], &in[LORA_B], n, call->op->attr.scale, call->scratch);
 }
 
-void cpu_op_linear_lora_dx(const kernel_call *call) {
-    const tensor *dy = &call->in[0], *W = &call->in[1], *A = &call->in[2], *B = &call->in[3];
-    float *dx = call->out[0].data, *ds = call->out[1].data;
-    int64_t n = call->batch->rows;
-    cpu_product_nn(ds, dy->data, B, n, call->op->attr.scale, 0, call->scratch);
-    if (!dx) return;
-    cpu_product_nn(dx, dy->data, W, n, 1, call->out[0].add ? 1 : 0, call->scratch);
-    cpu_product_nn(dx, ds, A, n, 1, 1, call->scratch);
-}
-
-void cpu_op_linear_lora_dab(const kernel_call *call) {
-    const tensor *dy = &call->in[0], *x = &call->in[1], *s = &call->in[2], *ds = &call->in[3];
-    const tensor *dA = &call->out[0], *dB = &call->out[1];
-    int64_t n = call->batch->rows;
-    cpu_product_tn(dA->data, ds->data, x->data, n, dA->rows, dA->cols, 1, dA->add ? 1 : 0);
-    cpu_product_tn(dB->data, dy->data, s->data, n, dB->rows, dB->cols, call->op->attr.scale, dB->add ? 1 : 0);
+void cpu_op_linear_lora_bwd(const kernel_call *call) {
+    const tensor *in = call->in, *out = call->out;
+    cpu_lora_grads to = {out[0].data, out[0].add, &out[1], &out[2]};
+    cpu_lora_bwd(&to, in[LORA_BWD_DY].data, in[LORA_BWD_X].data, &in[LORA_BWD_W], &in[LORA_BWD_A], &in[LORA_BWD_B],
+                 in[LORA_BWD_S].data, call->batch->rows, call->op->attr.scale, call->scratch);
 }

@@ -2,7 +2,7 @@
  * product (+ bias) (+ adapter), for q and k per-head norm where the model has one, then rope.
  *
  * Without b there is no sum and the norm reads a.  q0 and k0 are q and k before their norm.  Every step is the inner
- * function of the op it stands for. */
+ * function of the op it stands for.  qkv_bwd takes the gradients of the three products back to h and the adapters. */
 #include "cpu/cpu.h"
 
 typedef struct {
@@ -59,5 +59,18 @@ void cpu_op_norm_qkv_rope(const kernel_call *call) {
         project(call, &projections[p], h, scratch);
         float *y = out[projections[p].y].data;
         if (p < 2) cpu_rope(y, y, table, n, in[projections[p].W].rows / d, d, false);
+    }
+}
+
+int64_t cpu_scratch_qkv_bwd(const graph *g, const graph_op *op) {
+    return cpu_lora_scratch(g, op->in[QKV_H], &op->in[QKV_WQ], 3);
+}
+
+void cpu_op_qkv_bwd(const kernel_call *call) {
+    const tensor *in = call->in, *out = call->out;
+    for (int i = 0; i < 3; i++) {
+        cpu_lora_grads to = {out[QKV_DH].data, i > 0 || out[QKV_DH].add, &out[QKV_DAQ + 2 * i], &out[QKV_DBQ + 2 * i]};
+        cpu_lora_bwd(&to, in[QKV_DQ + i].data, in[QKV_H].data, &in[QKV_WQ + i], &in[QKV_AQ + 2 * i],
+                     &in[QKV_BQ + 2 * i], in[QKV_SQ + i].data, call->batch->rows, call->op->attr.scale, call->scratch);
     }
 }

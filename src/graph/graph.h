@@ -108,6 +108,28 @@ vid g_weighted_sum(graph *g, vid x, vid weight, const char *name);
 /* Operand positions of the ops that have many (see ops.def). */
 enum { LORA_X, LORA_W, LORA_BIAS, LORA_A, LORA_B };
 enum { GUG_X, GUG_WG, GUG_WU, GUG_AG, GUG_BG, GUG_AU, GUG_BU };
+enum { LORA_BWD_DY, LORA_BWD_X, LORA_BWD_W, LORA_BWD_A, LORA_BWD_B, LORA_BWD_S };
+enum { GUB_DGATE, GUB_DUP, GUB_X, GUB_WG, GUB_WU, GUB_AG, GUB_BG, GUB_AU, GUB_BU, GUB_SG, GUB_SU };
+enum { GUB_DX, GUB_DAG, GUB_DBG, GUB_DAU, GUB_DBU };
+enum {
+    QKV_DQ,
+    QKV_DK,
+    QKV_DV,
+    QKV_H,
+    QKV_WQ,
+    QKV_WK,
+    QKV_WV,
+    QKV_AQ,
+    QKV_BQ,
+    QKV_AK,
+    QKV_BK,
+    QKV_AV,
+    QKV_BV,
+    QKV_SQ,
+    QKV_SK,
+    QKV_SV
+};
+enum { QKV_DH, QKV_DAQ, QKV_DBQ, QKV_DAK, QKV_DBK, QKV_DAV, QKV_DBV };
 enum { GUG_Y, GUG_GATE, GUG_UP, GUG_SG, GUG_SU };
 enum {
     NQR_A,

@@ -53,12 +53,15 @@ static void bwd_rms_norm(context *c, graph_op o) {
     give(c, IN(0), dx);
 }
 
-static void bwd_linear(context *c, graph_op o) {
-    vid dx = target(c, IN(0)), dW = target(c, IN(1)), dbias = target(c, IN(2));
-    if (dW || dbias) EMIT(OP_linear_dw, {GRAD(0), IN(0)}, {dW, dbias});
-    if (dx) EMIT(OP_linear_dx, {GRAD(0), IN(1)}, {dx});
-    give(c, IN(0), dx);
+/* Backward of a product whose weight (and bias) may train; returns the gradient of x or 0. */
+static vid bwd_product(context *c, vid dy, vid x, vid W, vid bias) {
+    vid dx = target(c, x), dW = target(c, W), dbias = target(c, bias);
+    if (dW || dbias) EMIT(OP_linear_dw, {dy, x}, {dW, dbias});
+    if (dx) EMIT(OP_linear_dx, {dy, W}, {dx});
+    return dx;
 }
+
+static void bwd_linear(context *c, graph_op o) { give(c, IN(0), bwd_product(c, GRAD(0), IN(0), IN(1), IN(2))); }
 
 static void bwd_rope(context *c, graph_op o) { give(c, IN(0), g_rope(c->g, GRAD(0), IN(1), IN(2), !o.attr.inverse)); }
 
@@ -102,36 +105,29 @@ static void bwd_add_rms_norm(context *c, graph_op o) {
         if (c->wants[IN(i)]) give(c, IN(i), dx);
 }
 
-/* Backward of one product, with an adapter or without; returns the gradient of x or 0. */
-static vid bwd_product(context *c, vid dy, vid x, vid W, vid bias, vid A, vid B, vid s, float scale) {
-    vid dx = target(c, x);
-    if (!A) {
-        vid dW = target(c, W), dbias = target(c, bias);
-        if (dW || dbias) EMIT(OP_linear_dw, {dy, x}, {dW, dbias});
-        if (dx) EMIT(OP_linear_dx, {dy, W}, {dx});
-        return dx;
-    }
-    assert(!c->wants[W] && !(bias && c->wants[bias]));
-    vid ds = like(c, s);
-    EMIT(OP_linear_lora_dx, {dy, W, A, B}, {dx, ds}, {.scale = scale});
-    vid dA = target(c, A), dB = target(c, B);
-    EMIT(OP_linear_lora_dab, {dy, x, s, ds}, {dA, dB}, {.scale = scale});
-    return dx;
-}
-
 static void bwd_linear_lora(context *c, graph_op o) {
-    give(
-        c, IN(LORA_X),
-        bwd_product(c, GRAD(0), IN(LORA_X), IN(LORA_W), IN(LORA_BIAS), IN(LORA_A), IN(LORA_B), o.out[1], o.attr.scale));
+    assert(!c->wants[IN(LORA_W)] && !(IN(LORA_BIAS) && c->wants[IN(LORA_BIAS)]));
+    vid dx = target(c, IN(LORA_X)), dA = target(c, IN(LORA_A)), dB = target(c, IN(LORA_B));
+    EMIT(OP_linear_lora_bwd, {GRAD(0), IN(LORA_X), IN(LORA_W), IN(LORA_A), IN(LORA_B), o.out[1]}, {dx, dA, dB},
+         {.scale = o.attr.scale});
+    give(c, IN(LORA_X), dx);
 }
 
 static void bwd_gate_up_glu(context *c, graph_op o) {
-    vid dgate = like(c, o.out[GUG_GATE]), dup = like(c, o.out[GUG_UP]);
+    vid dgate = like(c, o.out[GUG_GATE]), dup = like(c, o.out[GUG_UP]), x = IN(GUG_X);
     EMIT(OP_glu_bwd, {GRAD(GUG_Y), o.out[GUG_GATE], o.out[GUG_UP]}, {dgate, dup}, {.glu = o.attr.glu});
-    give(c, IN(GUG_X),
-         bwd_product(c, dgate, IN(GUG_X), IN(GUG_WG), 0, IN(GUG_AG), IN(GUG_BG), o.out[GUG_SG], o.attr.scale));
-    give(c, IN(GUG_X),
-         bwd_product(c, dup, IN(GUG_X), IN(GUG_WU), 0, IN(GUG_AU), IN(GUG_BU), o.out[GUG_SU], o.attr.scale));
+    if (c->wants[IN(GUG_WG)]) { /* full tuning */
+        give(c, x, bwd_product(c, dgate, x, IN(GUG_WG), 0));
+        give(c, x, bwd_product(c, dup, x, IN(GUG_WU), 0));
+        return;
+    }
+    vid dx = target(c, x);
+    graph_op b = {OP_gate_up_bwd, {dgate, dup, x}, {dx}, {.scale = o.attr.scale}};
+    for (int k = 0; k < 6; k++) b.in[GUB_WG + k] = IN(GUG_WG + k);
+    for (int k = 0; k < 4; k++) b.out[GUB_DAG + k] = target(c, IN(GUG_AG + k));
+    b.in[GUB_SG] = o.out[GUG_SG], b.in[GUB_SU] = o.out[GUG_SU];
+    graph_emit(c->g, b);
+    give(c, x, dx);
 }
 
 /* q or k: back through rotation and head norm. */
@@ -150,10 +146,15 @@ static void bwd_norm_qkv_rope(context *c, graph_op o) {
     vid h = o.out[NQR_H], x = o.out[NQR_SUM] ? o.out[NQR_SUM] : IN(NQR_A);
     /* h is wanted when anything above it is: the residual stream, or a trainable norm weight. */
     c->wants[h] = c->wants[x] || c->wants[IN(NQR_W)] || (IN(NQR_B) && c->wants[IN(NQR_B)]);
-    for (int i = 0; i < 3; i++)
-        give(c, h,
-             bwd_product(c, d[i], h, IN(NQR_WQ + i), IN(NQR_BIAS_Q + i), IN(NQR_AQ + 2 * i), IN(NQR_BQ + 2 * i),
-                         o.out[NQR_SQ + i], o.attr.scale));
+    if (c->wants[IN(NQR_WQ)]) { /* full tuning */
+        for (int i = 0; i < 3; i++) give(c, h, bwd_product(c, d[i], h, IN(NQR_WQ + i), IN(NQR_BIAS_Q + i)));
+    } else {
+        graph_op b = {OP_qkv_bwd, {d[0], d[1], d[2], h}, {target(c, h)}, {.scale = o.attr.scale}};
+        for (int i = 0; i < 3; i++) b.in[QKV_WQ + i] = IN(NQR_WQ + i), b.in[QKV_SQ + i] = o.out[NQR_SQ + i];
+        for (int i = 0; i < 6; i++) b.in[QKV_AQ + i] = IN(NQR_AQ + i), b.out[QKV_DAQ + i] = target(c, IN(NQR_AQ + i));
+        graph_emit(c->g, b);
+        give(c, h, b.out[QKV_DH]);
+    }
     if (!c->wants[h]) return;
     vid dx = target(c, x), dw = target(c, IN(NQR_W));
     vid dres = o.out[NQR_SUM] ? GRAD(NQR_SUM) : 0;
