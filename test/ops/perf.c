@@ -33,7 +33,7 @@ static double operations(const op_case *c, const operand_set *s) {
     if (c->kind == OP_linear_ce) return sum / n * labels;
     if (c->kind == OP_linear_ce_bwd)
         return sum / n * labels * (1 + (s->out[0].value != NULL) + (s->out[1].value != NULL));
-    if (c->kind == OP_linear_dw || c->kind == OP_linear_lora_dab)
+    if (c->kind == OP_linear_dw || c->kind == OP_linear_lora_bwd || c->kind == OP_gate_up_bwd || c->kind == OP_qkv_bwd)
         for (int k = 0; k < s->n_out; k++)
             if (s->out[k].cols > 1) sum += 2 * n * (double)(s->out[k].rows * s->out[k].cols);
     if (c->kind == OP_attention || c->kind == OP_attention_bwd)

@@ -1,5 +1,5 @@
-/* reference.c - every forward op in double, written as its definition: what the kernels are held against, and what the
- * backward kernels' finite differences are taken of. */
+/* reference.c - every forward op (and qkv_bwd) in double, by its definition: what kernels are held against, and what
+ * the backward kernels' finite differences are taken of. */
 #include "base/rng.h"
 #include "ops/ops.h"
 
@@ -143,6 +143,46 @@ static void gate_up_glu(operand_set *s) {
     glu(V("y"), V("gate"), V("up"), n * F, s->c->attr.glu);
 }
 
+/* C[m,k] = scale * sum over t of a[t,m] b[t,k] */
+static void outer(double *C, const double *a, const double *b, int64_t n, int64_t M, int64_t K, double scale) {
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t k = 0; k < K; k++) {
+            double sum = 0;
+            for (int64_t t = 0; t < n; t++) sum += a[t * M + m] * b[t * K + k];
+            C[m * K + k] = scale * sum;
+        }
+}
+
+/* One product of qkv_bwd: dh += dy W + ds A, dA = ds' h, dB = scale dy' s with ds = scale dy B. */
+static void product_bwd(operand_set *s, const char *q, int64_t M) {
+    char names[7][8];
+    static const char *const before[7] = {"d", "W", "A", "B", "s", "dA", "dB"};
+    for (int i = 0; i < 7; i++) snprintf(names[i], sizeof names[i], "%s%s", before[i], q);
+    int64_t n = s->batch.rows, D = DIM("D"), R = DIM("R");
+    const double *dy = V(names[0]), *W = V(names[1]), *A = V(names[2]), *B = V(names[3]);
+    double scale = (double)s->c->attr.scale, *ds = calloc((size_t)(n * R), sizeof *ds), *dh = V("dh");
+    for (int64_t t = 0; B && t < n; t++)
+        for (int64_t m = 0; m < M; m++)
+            for (int64_t r = 0; r < R; r++) ds[t * R + r] += scale * dy[t * M + m] * B[m * R + r];
+    for (int64_t t = 0; dh && t < n; t++)
+        for (int64_t k = 0; k < D; k++) {
+            for (int64_t m = 0; m < M; m++) dh[t * D + k] += dy[t * M + m] * W[m * D + k];
+            for (int64_t r = 0; A && r < R; r++) dh[t * D + k] += ds[t * R + r] * A[r * D + k];
+        }
+    if (A) outer(V(names[5]), ds, V("h"), n, R, D, 1);
+    if (B) outer(V(names[6]), dy, V(names[4]), n, M, R, scale);
+    free(ds);
+}
+
+static void qkv_bwd(operand_set *s) {
+    int64_t H = DIM("H") * DIM("d"), G = DIM("G") * DIM("d");
+    double *dh = V("dh");
+    if (dh) memset(dh, 0, (size_t)(s->batch.rows * DIM("D")) * sizeof *dh);
+    product_bwd(s, "q", H);
+    product_bwd(s, "k", G);
+    product_bwd(s, "v", G);
+}
+
 static void linear_ce(operand_set *s) {
     int64_t D = DIM("D"), vocabulary = DIM("V");
     double *logits = xmalloc((size_t)vocabulary * sizeof *logits);
@@ -176,7 +216,7 @@ static void rows_op(operand_set *s) { /* embed, gather, add, scale */
 
 bool reference_has(op_kind kind) {
     return kind < OP_embed_bwd || kind == OP_add_rms_norm || kind == OP_linear_lora || kind == OP_gate_up_glu ||
-           kind == OP_norm_qkv_rope || kind == OP_linear_ce;
+           kind == OP_norm_qkv_rope || kind == OP_qkv_bwd || kind == OP_linear_ce;
 }
 
 static void norms(operand_set *s) {
@@ -208,6 +248,7 @@ void reference_run(operand_set *s) {
     case OP_glu: glu(V("y"), V("gate"), V("up"), n * DIM("F"), s->c->attr.glu); break;
     case OP_gate_up_glu: gate_up_glu(s); break;
     case OP_norm_qkv_rope: norm_qkv_rope(s); break;
+    case OP_qkv_bwd: qkv_bwd(s); break;
     case OP_linear_ce: linear_ce(s); break;
     case OP_cross_entropy:
         for (int64_t t = 0; t < n; t++)

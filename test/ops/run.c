@@ -164,7 +164,7 @@ static int compare_output(const prepared *p, int k, double tolerance) {
 static bool bits_depend_on_threads(op_kind kind) {
     const char *name = op_name(kind), *core = openblas_get_corename();
     bool product = strncmp(name, "linear", 6) == 0 && strncmp(name, "linear_ce", 9) != 0;
-    product |= kind == OP_gate_up_glu || kind == OP_norm_qkv_rope;
+    product |= kind == OP_gate_up_glu || kind == OP_gate_up_bwd || kind == OP_norm_qkv_rope || kind == OP_qkv_bwd;
     return product && strcmp(core, "SkylakeX") != 0 && strcmp(core, "Cooperlake") != 0;
 }
 
@@ -236,8 +236,8 @@ static op_kind forward_of(op_kind kind) {
     case OP_attention_bwd: return OP_attention;
     case OP_glu_bwd: return OP_glu;
     case OP_cross_entropy_bwd: return OP_cross_entropy;
-    case OP_linear_lora_dx:
-    case OP_linear_lora_dab: return OP_linear_lora;
+    case OP_linear_lora_bwd: return OP_linear_lora;
+    case OP_gate_up_bwd: return OP_gate_up_glu;
     case OP_linear_ce_bwd: return OP_linear_ce;
     default: return OP_COUNT;
     }
@@ -247,7 +247,6 @@ static op_kind forward_of(op_kind kind) {
 static operand *upstream(operand_set *b, const char *name) {
     char gradient[20];
     snprintf(gradient, sizeof gradient, "d%s", name);
-    if (strcmp(name, "s") == 0) return NULL; /* ds is made by the op itself */
     return operand_find(b->in, b->n_in, gradient);
 }
 
@@ -261,18 +260,6 @@ static double loss(operand_set *f, operand_set *b) {
     return sum;
 }
 
-/* ds = scale dy B: of linear_lora's backward, an output of _dx and an input of _dab */
-static void fill_ds(double *ds, operand_set *f, operand_set *b) {
-    const double *dy = value_of(b, "dy"), *B = value_of(f, "B");
-    int64_t M = case_dim(b->c, "M"), R = case_dim(b->c, "R");
-    for (int64_t t = 0; t < b->batch.rows; t++)
-        for (int64_t r = 0; r < R; r++) {
-            double sum = 0;
-            for (int64_t m = 0; m < M; m++) sum += dy[t * M + m] * B[m * R + r];
-            ds[t * R + r] = sum * (double)b->c->attr.scale;
-        }
-}
-
 /* Gives the backward op's inputs the forward's values. */
 static void share_values(operand_set *b, operand_set *f) {
     reference_run(f);
@@ -280,7 +267,6 @@ static void share_values(operand_set *b, operand_set *f) {
         operand *to = &b->in[i];
         const double *from = value_of(f, to->name);
         if (from && to->value) memcpy(to->value, from, (size_t)(to->real * to->cols) * sizeof *from);
-        if (strcmp(to->name, "ds") == 0) fill_ds(to->value, f, b);
     }
 }
 
@@ -298,10 +284,6 @@ static double difference(operand_set *f, operand_set *b, operand *x, int64_t i) 
 
 static int check_gradient(prepared *p, operand_set *f, int k) {
     operand *out = &p->set->out[k], *x = operand_find(f->in, f->n_in, out->name + 1);
-    if (strcmp(out->name, "ds") == 0) {
-        fill_ds(out->value, f, p->set);
-        return compare_output(p, k, BACKWARD_TOLERANCE);
-    }
     if (!x) return complain(p->set, "%s: no such input of the forward op%s", out->name, "");
     int64_t n = out->real * out->cols, most = p->set->c->samples ? p->set->c->samples : SAMPLES;
     int64_t samples = n < most ? n : most;
