@@ -9,6 +9,7 @@ Writes below test/fixtures/tokenizers/:
                        with the post-processor's, decoded, decoded without special tokens (0: as the one before;
                        null: the library itself breaks)
   texts.json           odd texts, drawn from a pool with a fixed seed
+  splits.json          well-known and odd pre-tokenizers, each with a hash of the pieces of the odd texts
   golden.txt           for each real tokenizer: hashes of the ids of every row of the data files, of the odd texts, and of
                        what ids decode to
 A hash is FNV-1a (64 bits) over little-endian 32-bit ids, each text followed by -1, or over UTF-8 bytes; rows keep the
@@ -251,6 +252,52 @@ def odd_texts():
     return texts + ["".join(draw.choice(POOL) for _ in range(2000))]
 
 
+# ---- splitters of well-known tokenizers, and expressions that Oniguruma and PCRE2 read differently ----
+def splits():
+    def split(regex, behavior="Isolated", invert=False):
+        return {"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": invert}
+
+    def row(*steps):
+        return {"type": "Sequence", "pretokenizers": list(steps)}
+
+    words = "[^\\r\\n\\p{L}\\p{N}]?"
+    upper, lower = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+    short, blanks = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", "\\s+(?!\\S)|\\s+"
+    signs = " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"
+    o200k = f"{words}{upper}*{lower}+{short}?|{words}{upper}+{lower}*{short}?|\\p{{N}}{{1,3}}|{signs}{blanks}"
+    yield "o200k", split(o200k)
+    yield "o200k removed", split(o200k, "Removed", True)
+    yield "cl100k", split(f"{short}|{words}+\\p{{L}}+|\\p{{N}}{{1,3}}| ?[^\\s\\p{{L}}\\p{{N}}]++[\\r\\n]*|"
+                          f"\\s*[\\r\\n]|{blanks}")
+    yield "deepseek-v3", row(
+        split("\\p{N}{1,3}"), split("[一-龥぀-ゟ゠-ヿ]+"),
+        split("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+              " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|" + blanks))
+    yield "deepseek-coder", row(split("[\r\n]"), split("\\s?\\p{L}+"), split("\\s?\\p{P}+"),
+                                split("[一-龥ࠀ-一가-퟿]+"), {"type": "Digits", "individual_digits": True})
+    yield "falcon", row({"type": "Punctuation", "behavior": "Contiguous"}, {"type": "Digits", "individual_digits": False},
+                      split("[0-9]{3}"))
+    yield "scripts", split("[\\p{Han}\\p{Hiragana}]+|\\p{^L}|\\P{Latin}")
+    yield "look around", split("(?<=\\d)(?=(?:\\d{3})+(?!\\d))|^\\w|\\w$|\\W\\h{,2}x")
+    yield "lines", split("^.|.$|\\v", "MergedWithNext")
+    yield "words", split("\\w+", "MergedWithPrevious")
+    yield "not space", split("[^\\S\\n]+|\\S{2,}", "Contiguous")
+    yield "rust words", {"type": "Whitespace"}
+    yield "punctuation", {"type": "Punctuation", "behavior": "MergedWithNext"}
+
+
+def make_splits(texts):
+    out = []
+    for name, spec in splits():
+        base = whole(model(["a"]), pre_tokenizer=spec)
+        tk = Tokenizer.from_str(json.dumps(base))
+        h = fnv(b"")
+        for text in texts:
+            h = fnv(b"".join(piece.encode() + b"\0" for piece, _ in tk.pre_tokenizer.pre_tokenize_str(text)) + b"\0", h)
+        out.append({"name": name, "pre_tokenizer": spec, "hash": f"{h:016x}"})
+    write("splits.json", out)
+
+
 def strings(value):
     if isinstance(value, str):
         yield value
@@ -308,6 +355,7 @@ def main():
     make_features()
     texts = odd_texts()
     write("texts.json", texts)
+    make_splits(texts)
     data = {f: json.load(open(os.path.join(shared, "data", f + ".json"), encoding="utf-8")) for f in DATA}
     out = [f"# made by scripts/make_tokenizer_golden.py with tokenizers {tokenizers.__version__}"]
     with tempfile.TemporaryDirectory() as folder:

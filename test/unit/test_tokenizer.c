@@ -2,7 +2,7 @@
  * Face's library (features.json), and the working of tables, caches and long texts. */
 #include "unit/tokenizer_check.h"
 
-#include "text/bpe.h"
+#include "text/pretokenize.h"
 
 #include <pthread.h>
 
@@ -154,6 +154,51 @@ static void test_features(void **state) {
     cJSON_Delete(root);
 }
 
+static uint64_t fnv(uint64_t h, const char *data, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ (uint8_t)data[i]) * 0x100000001B3u;
+    return h;
+}
+
+static uint64_t hash_pieces(const pretokenize_step *steps, const cJSON *texts) {
+    pretokenize_scratch s = {0};
+    pattern_scratch p;
+    pattern_scratch_init(&p);
+    uint64_t h = 0xCBF29CE484222325u;
+    failure f = {0};
+    for (const cJSON *item = texts->child; item; item = item->next) {
+        assert_done(pretokenize(steps, &s, &p, item->valuestring, strlen(item->valuestring), true, &f), &f);
+        for (ptrdiff_t i = 0; i < arrlen(s.pieces); i++)
+            if (s.pieces[i].size) h = fnv(fnv(h, s.text + s.pieces[i].start, s.pieces[i].size), "", 1);
+        h = fnv(h, "", 1);
+    }
+    pattern_scratch_free(&p);
+    pretokenize_scratch_free(&s);
+    return h;
+}
+
+/* The splitters of well-known tokenizers, and what Oniguruma and PCRE2 read differently. */
+static void test_splits(void **state) {
+    (void)state;
+    failure f = {0};
+    cJSON *root, *texts;
+    int n = 0;
+    assert_done(json_read(&texts, TINY "texts.json", &f), &f);
+    assert_done(json_read(&root, TINY "splits.json", &f), &f);
+    for (const cJSON *item = root->child; item; item = item->next, n++) {
+        pretokenize_step *steps = NULL;
+        bool raw;
+        char got[20];
+        assert_done(pretokenizer_open(&steps, &raw, json_find(item, "pre_tokenizer"), &f), &f);
+        snprintf(got, sizeof got, "%016llx", (unsigned long long)hash_pieces(steps, texts));
+        if (strcmp(got, json_find(item, "hash")->valuestring) != 0)
+            test_fail("%s: other pieces", json_find(item, "name")->valuestring);
+        pretokenizer_close(&steps);
+    }
+    assert_int_equal(n, 13);
+    cJSON_Delete(root);
+    cJSON_Delete(texts);
+}
+
 static void test_text_that_is_not_utf8(void **state) {
     (void)state;
     coder c = coder_open(TINY "t05_full");
@@ -250,6 +295,7 @@ int main(void) {
         cmocka_unit_test(test_t07_special_as_text),
         cmocka_unit_test(test_t08_one_bos),
         SCRATCH_TEST(test_features),
+        cmocka_unit_test(test_splits),
         cmocka_unit_test(test_text_that_is_not_utf8),
         cmocka_unit_test(test_long_words),
         SCRATCH_TEST(test_no_quadratic_work),

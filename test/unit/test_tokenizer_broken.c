@@ -2,6 +2,8 @@
  * failure that names the file and the place. */
 #include "unit/tokenizer_check.h"
 
+#include "base/rng.h"
+
 #define VOCAB         "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}"
 #define MODEL         "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a b\"]}"
 #define ADDED(fields) "{" MODEL ",\"added_tokens\":[" fields "]}"
@@ -130,6 +132,48 @@ static void test_cut_files(void **state) {
     coder_close(&c);
 }
 
+/* A good file with a few characters changed: a failure, or a tokenizer that encodes and decodes without a crash. */
+static void test_changed_files(void **state) {
+    static const char whole[] = "{\"added_tokens\":[{\"id\":6,\"content\":\"<x>\",\"lstrip\":true,\"rstrip\":true,"
+                                "\"special\":true}],\"normalizer\":"
+                                "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Replace\","
+                                "\"pattern\":{\"Regex\":\"b[a-c]?\"},"
+                                "\"content\":\"a\"}]},\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\" "
+                                "?[^\\\\s\\\\p{L}]+|\\\\s+(?!\\\\S)|(a+)+\"},"
+                                "\"behavior\":\"MergedWithNext\",\"invert\":false},\"decoder\":{\"type\":\"Strip\","
+                                "\"content\":\"a\",\"start\":1,\"stop\":1},"
+                                "\"model\":{\"type\":\"BPE\",\"unk_token\":\"a\",\"byte_fallback\":true,\"ignore_"
+                                "merges\":true,\"vocab\":{\"a\":0,\"b\":1,"
+                                "\"ab\":2,\" \":3,\"<0x3C>\":4,\"aa\":5},\"merges\":[\"a b\",[\"a\",\"a\"]]}}";
+    static const char alphabet[] = "{}[]\",:0123456789-+e.abcABC<>\\?*(){}|^$truefalsn \xC3\xA9";
+    char part[sizeof whole];
+    int opened = 0;
+    for (uint64_t round = 0; round < 3000; round++) {
+        failure f = {0};
+        tokenizer *t = NULL;
+        memcpy(part, whole, sizeof whole);
+        for (uint64_t i = 0; i <= rng_bits(round, 0) % 4; i++)
+            part[rng_bits(round, 2 * i + 1) % (sizeof whole - 1)] =
+                alphabet[rng_bits(round, 2 * i + 2) % (sizeof alphabet - 1)];
+        scratch_puts(state, "tokenizer.json", part);
+        if (!tokenizer_open(&t, scratch_folder(state), &f)) {
+            assert_non_null(strstr(f.text, "tokenizer.json"));
+            continue;
+        }
+        opened++;
+        coder c = {t, tokenizer_scratch_new(t)};
+        int32_t *ids = NULL;
+        text_buf text = {0};
+        if (tokenizer_encode(t, c.s, "ab <x> \n aaab<\xE4\xB8\xADz", 17, ENCODE_MATCH_SPECIAL, &ids, &f))
+            tokenizer_decode(t, ids, arrlen(ids), round & 1, &text);
+        text_free(&text);
+        arrfree(ids);
+        coder_close(&c);
+    }
+    print_message("%d of 3000 changed files opened\n", opened);
+    assert_true(opened > 100 && opened < 2900);
+}
+
 /* An expression that needs exponential work ends in a failure that names it. */
 static void test_regex_that_blows_up(void **state) {
     failure f = {0};
@@ -168,8 +212,9 @@ static void test_holes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        SCRATCH_TEST(test_broken_files),        SCRATCH_TEST(test_deep_files), SCRATCH_TEST(test_cut_files),
-        SCRATCH_TEST(test_regex_that_blows_up), SCRATCH_TEST(test_no_file),    SCRATCH_TEST(test_holes),
+        SCRATCH_TEST(test_broken_files),  SCRATCH_TEST(test_deep_files),          SCRATCH_TEST(test_cut_files),
+        SCRATCH_TEST(test_changed_files), SCRATCH_TEST(test_regex_that_blows_up), SCRATCH_TEST(test_no_file),
+        SCRATCH_TEST(test_holes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
