@@ -84,6 +84,101 @@ static void packed_document_is_alone(void **state) {
     }
 }
 
+static void slide_everywhere(model_config *m) {
+    for (int l = 0; l < m->n_layer; l++) m->window[l] = 4;
+}
+
+/* All gradients, one after the other (stb_ds). */
+static float *gradients(fixture_run *r) {
+    float *all = NULL;
+    fixture_run_row(r, true);
+    for (vid v = 1; v < arrlen(r->s.g.values); v++) {
+        const graph_value *value = &r->s.g.values[v];
+        if (!value->trainable) continue;
+        float *g = fixture_download(r, value->grad, value_count(value));
+        memcpy(arraddnptr(all, (size_t)value_count(value)), g, (size_t)value_count(value) * sizeof *g);
+        free(g);
+    }
+    return all;
+}
+
+static double distance(const float *a, const float *b) {
+    double sum = 0, size = 0;
+    assert_int_equal(arrlen(a), arrlen(b));
+    for (int64_t i = 0; i < arrlen(a); i++) {
+        double d = (double)a[i] - (double)b[i];
+        sum += d * d, size += (double)b[i] * (double)b[i];
+    }
+    assert_true(size > 0);
+    return sqrt(sum / size);
+}
+
+/* M09 with llama3's RoPE scaling, a sliding window and recompute at once: the gradients of document B, with nothing to
+ * learn in A, are those of B alone, in front of A and behind it. */
+static void packed_gradient_is_alone(void **state) {
+    (void)state;
+    enum { A = 9, B = 11 };
+    for (int i = 0; i < 4; i++) {
+        fixture_run *r = fixture_open_edited((fixture_options){.model = "llama3-rope",
+                                                               .kind = i & 1 ? RUN_FULL : RUN_LORA,
+                                                               .fused = i & 2,
+                                                               .recompute = RECOMPUTE_FULL},
+                                             slide_everywhere);
+        float *packed[2], *alone;
+        int32_t a[A], b[B];
+        memcpy(a, r->row.ids, sizeof a);
+        memcpy(b, r->row.ids + A, sizeof b);
+        for (int behind = 0; behind < 2; behind++) {
+            int at = behind ? A : 0;
+            memcpy(r->row.ids + at, b, sizeof b);
+            memcpy(r->row.ids + (behind ? 0 : B), a, sizeof a);
+            set_documents(r, behind ? A : B, behind ? B : A);
+            for (int t = 0; t < A + B; t++)
+                if (t < at || t >= at + B) r->row.target[t] = -100;
+            fixture_row_count(&r->row);
+            packed[behind] = gradients(r);
+        }
+        memcpy(r->row.ids, b, sizeof b);
+        set_documents(r, 0, B);
+        alone = gradients(r);
+        for (int behind = 0; behind < 2; behind++) {
+            assert_true(distance(packed[behind], alone) <= 1e-5);
+            arrfree(packed[behind]);
+        }
+        arrfree(alone);
+        fixture_close(r);
+    }
+}
+
+static void slide_last_two(model_config *m) {
+    for (int l = 0; l < 4; l++) m->window[l] = l < 2 ? 0 : 4;
+}
+
+static void slide_nowhere(model_config *m) {
+    for (int l = 0; l < 4; l++) m->window[l] = 0;
+}
+
+/* M05: Qwen2's max_window_layers 2 of 4, in a packed row: layers 0 and 1 are full, 2 and 3 slide. */
+static void qwen_layers_that_slide(void **state) {
+    (void)state;
+    void (*const edits[])(model_config *) = {NULL, slide_last_two, slide_nowhere, slide_everywhere};
+    float *logits[4];
+    int64_t n = 0;
+    for (int i = 0; i < 4; i++) {
+        fixture_run *r = fixture_open_edited(
+            (fixture_options){.model = "qwen2-window", .kind = RUN_LOGITS, .fused = true}, edits[i]);
+        assert_true(r->row.info.docs > 2 && r->row.info.longest > 4);
+        n = (int64_t)r->row.info.rows * r->s.model.vocab;
+        fixture_run_row(r, false);
+        logits[i] = fixture_download(r, r->s.io.logits, n);
+        fixture_close(r);
+    }
+    assert_memory_equal(logits[0], logits[1], (size_t)n * sizeof **logits);
+    assert_memory_not_equal(logits[0], logits[2], (size_t)n * sizeof **logits);
+    assert_memory_not_equal(logits[0], logits[3], (size_t)n * sizeof **logits);
+    for (int i = 0; i < 4; i++) free(logits[i]);
+}
+
 /* Copies config.json of a fixture with tie_word_embeddings and, when not 0, vocab_size set anew. */
 static void write_config(void **state, const char *model, bool tied, int vocab) {
     failure f = {0};
@@ -318,8 +413,14 @@ static void dropout_mean(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(window_reach), cmocka_unit_test(packed_document_is_alone), SCRATCH_TEST(heads),
-        SCRATCH_TEST(tied_gradient),    SCRATCH_TEST(ids_past_the_last_row),        cmocka_unit_test(dropout_mean),
+        cmocka_unit_test(window_reach),
+        cmocka_unit_test(packed_document_is_alone),
+        cmocka_unit_test(packed_gradient_is_alone),
+        cmocka_unit_test(qwen_layers_that_slide),
+        SCRATCH_TEST(heads),
+        SCRATCH_TEST(tied_gradient),
+        SCRATCH_TEST(ids_past_the_last_row),
+        cmocka_unit_test(dropout_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
