@@ -99,6 +99,5 @@ int64_t cpu_scratch_linear_ce(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce_bwd(const graph *g, const graph_op *op);
 
 /* ---- the optimizer (adamw.c) ---- */
-bool cpu_sum_squares(double *out, const float *x, int64_t n, failure *f);
-bool cpu_adamw(float *w, const float *grad, float *m, float *v, int64_t n, const adamw_args *args, failure *f);
+bool cpu_adamw(const optim_group *groups, int n, const adamw_args *args, double *norm, failure *f);
 #endif

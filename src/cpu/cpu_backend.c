@@ -96,6 +96,5 @@ const backend cpu_backend = {
     .scratch = scratch,
     .kernels = kernels,
     .finish = finish,
-    .sum_squares = cpu_sum_squares,
     .adamw = cpu_adamw,
 };

@@ -7,9 +7,18 @@
 #include "base/failure.h"
 #include "exec/kernel.h"
 
+/* One trainable param with what the optimizer keeps of it; all device addresses, float32, n elements each. */
+typedef struct {
+    float *weight, *m, *v;
+    const float *grad;
+    int64_t n;
+    bool decays;
+    tensor working; /* copy in the compute type, refreshed by the step; data NULL: none */
+} optim_group;
+
 typedef struct {
     float learning_rate, beta1, beta2, eps, weight_decay;
-    float grad_scale;               /* clipping factor, multiplied into the gradient */
+    float max_grad_norm;            /* 0: no limit */
     float correction1, correction2; /* 1 - beta^t of this step */
 } adamw_args;
 
@@ -27,11 +36,16 @@ typedef struct backend {
     size_t (*memory)(void); /* bytes of the device's memory that this process may use; 0: unknown */
     size_t (*scratch)(const graph *g, const graph_op *op); /* bytes a kernel needs beside its operands */
     const kernel *kernels;      /* [OP_COUNT]; NULL: not there, the executor refuses the program */
-    bool (*finish)(failure *f); /* waits for all work; reports asynchronous errors */
-    /* Sum of squares of n floats, in double, the same bits on every run. */
-    bool (*sum_squares)(double *out, const float *x, int64_t n, failure *f);
-    /* One AdamW step (decoupled decay, torch.optim.AdamW's order of operations) on n float32 weights. */
-    bool (*adamw)(float *w, const float *grad, float *m, float *v, int64_t n, const adamw_args *args, failure *f);
+    bool (*finish)(failure *f); /* errors of launches so far; download waits for the work itself */
+    /* Rows of row_bytes, to_pitch bytes apart at the device and dense in host memory. NULL where pass_layout never
+     * runs. */
+    bool (*upload_rows)(void *to, size_t to_pitch, const void *from, size_t row_bytes, int64_t rows, failure *f);
+    /* One AdamW step over all groups (decoupled decay, torch.optim.AdamW's order of operations), with gradients scaled
+     * by min(1, max_grad_norm / (norm + 1e-6)) as torch's clip_grad_norm_. *norm: the global L2 norm before clipping.
+     * When it is not finite nothing is changed. The same bits on every run. */
+    bool (*adamw)(const optim_group *groups, int n, const adamw_args *args, double *norm, failure *f);
+    /* Refreshes the working copies from the weights. NULL where there are none. */
+    bool (*publish)(const optim_group *groups, int n, failure *f);
 } backend;
 
 /* `name`: "cpu", "cuda" or "auto" (cuda where a usable device is, else cpu). */

@@ -16,16 +16,33 @@ struct executor {
     void *scratch;
 };
 
-/* Blocks of their own: everything persistent that executor_bind does not give. */
+/* Storage of its own for a value that is neither temporary nor bound: zeroed. */
+static bool alloc_storage(executor *x, vid v, failure *f) {
+    const char *name = x->g->values[v].name;
+    size_t bytes = (size_t)value_storage(x->g, v);
+    if (!bytes) return true;
+    TRY(x->b->alloc(&x->data[v], bytes, name, f));
+    x->owned[v] = true;
+    return x->b->clear(x->data[v], bytes, f);
+}
+
+/* Everything persistent that executor_bind does not give, and params that others lie in (their gaps must be 0). */
 static bool alloc_persistent(executor *x, failure *f) {
     for (vid v = 1; v < arrlen(x->g->values); v++) {
         const graph_value *value = &x->g->values[v];
-        if (value->role == ROLE_TEMP || value->role == ROLE_PARAM) continue;
-        TRY(x->b->alloc(&x->data[v], (size_t)value_bytes(value), value->name, f));
-        x->owned[v] = true;
-        TRY(x->b->clear(x->data[v], (size_t)value_bytes(value), f));
+        bool shared = value->role == ROLE_PARAM && (value->ld || value->storage_rows);
+        if (value->role != ROLE_TEMP && (value->role != ROLE_PARAM || shared)) TRY(alloc_storage(x, v, f));
     }
     return true;
+}
+
+/* Addresses inside other values, once these have theirs. */
+static void place_inside(executor *x) {
+    for (vid v = 1; v < arrlen(x->g->values); v++) {
+        const graph_value *value = &x->g->values[v];
+        if (!value->base || !x->data[value->base]) continue;
+        x->data[v] = (char *)x->data[value->base] + (size_t)value->at * dtype_size(value->type);
+    }
 }
 
 static bool check_kernels(const executor *x, failure *f) {
@@ -50,6 +67,7 @@ bool executor_open(executor **out, const graph *g, const plan *p, const backend 
     }
     for (vid v = 1; v < arrlen(g->values); v++)
         if (p->offset[v] >= 0) x->data[v] = x->arena + p->offset[v];
+    place_inside(x);
     *out = x;
     return true;
 }
@@ -65,23 +83,37 @@ void executor_close(executor *x) {
     free(x);
 }
 
+/* `from` in the type of the value: itself, or converted into a block to be freed. */
+static const void *converted(const graph_value *value, const void *from, dtype type, void **block) {
+    size_t n = (size_t)value_count(value);
+    *block = NULL;
+    if (type == value->type) return from;
+    float *f32 = xmalloc(n * sizeof *f32);
+    dtype_to_f32(f32, from, type, n);
+    *block = f32;
+    if (value->type != DTYPE_F32) {
+        *block = xmalloc(n * dtype_size(value->type));
+        dtype_from_f32(*block, value->type, f32, n);
+        free(f32);
+    }
+    return *block;
+}
+
 bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f) {
     const graph_value *value = &x->g->values[v];
-    size_t bytes = (size_t)value_bytes(value);
-    assert(value->role == ROLE_PARAM && !x->data[v]);
-    bool same = type == value->type, in_place = x->b->host_memory && !value->trainable && same;
+    assert(value->role == ROLE_PARAM);
+    bool in_place = x->b->host_memory && !value->trainable && type == value->type && !x->data[v];
     if (in_place && (uintptr_t)from % dtype_size(type) == 0) {
         x->data[v] = (void *)(uintptr_t)from; /* frozen: never written */
         return true;
     }
-    TRY(x->b->alloc(&x->data[v], bytes, value->name, f));
-    x->owned[v] = true;
-    if (same) return x->b->upload(x->data[v], from, bytes, f);
-    assert(value->type == DTYPE_F32);
-    float *converted = xmalloc(bytes);
-    dtype_to_f32(converted, from, type, (size_t)value_count(value));
-    bool ok = x->b->upload(x->data[v], converted, bytes, f);
-    free(converted);
+    if (!x->data[v]) TRY(alloc_storage(x, v, f));
+    void *block;
+    const void *source = converted(value, from, type, &block);
+    size_t size = dtype_size(value->type), ld = (size_t)value_ld(x->g, v), cols = (size_t)value->cols;
+    bool ok = ld == cols ? x->b->upload(x->data[v], source, (size_t)value_bytes(value), f)
+                         : x->b->upload_rows(x->data[v], ld * size, source, cols * size, value->rows, f);
+    free(block);
     return ok;
 }
 
@@ -106,11 +138,17 @@ bool executor_clear(executor *x, value_role role, failure *f) {
     return true;
 }
 
-static tensor operand(const executor *x, vid v) {
+tensor executor_tensor(const executor *x, vid v) {
     if (!v) return (tensor){0};
     const graph_value *value = &x->g->values[v];
     bool add = value->role == ROLE_GRAD || value->role == ROLE_OUTPUT;
-    return (tensor){x->data[v], value->type, value->rows, value->cols, add};
+    return (tensor){x->data[v], value->type, value->rows, value->cols, value_ld(x->g, v), add};
+}
+
+/* What an op reads or writes: of a trainable param the working copy. */
+static tensor operand(const executor *x, vid v) {
+    vid working = x->g->values[v].working;
+    return executor_tensor(x, working ? working : v);
 }
 
 bool executor_run(executor *x, int first, int n, const batch_info *batch, failure *f) {

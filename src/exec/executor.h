@@ -14,7 +14,8 @@ void executor_close(executor *x); /* NULL is fine */
  * params are converted to float32 (masters), frozen ones keep their stored type. */
 bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f);
 
-void *executor_data(const executor *x, vid v); /* the device address; NULL before bind */
+tensor executor_tensor(const executor *x, vid v); /* as a kernel sees it */
+void *executor_data(const executor *x, vid v);    /* the device address; NULL before bind */
 bool executor_upload(executor *x, vid v, const void *from, int64_t elements, failure *f); /* of the value's type */
 bool executor_download(executor *x, vid v, void *to, int64_t elements, failure *f);
 bool executor_clear(executor *x, value_role role, failure *f); /* zeroes all GRAD or OUTPUT values */

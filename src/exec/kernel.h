@@ -20,7 +20,7 @@ typedef struct {
 typedef struct {
     void *data; /* NULL: an absent operand */
     dtype type;
-    int64_t rows, cols;
+    int64_t rows, cols, ld; /* ld: elements from one row to the next; more than cols on backends with pass_layout */
     bool add;
 } tensor;
 

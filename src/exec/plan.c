@@ -23,16 +23,18 @@ static int by_size(const void *a, const void *b) {
 
 static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-static void touch(span *s, int op) {
-    if (s->first < 0) s->first = op;
-    s->last = op;
+/* A value inside another's storage keeps that one alive. */
+static void touch(span *s, const graph *g, vid v, int op) {
+    while (g->values[v].base) v = g->values[v].base;
+    if (s[v].first < 0) s[v].first = op;
+    s[v].last = op;
 }
 
 static void find_lifetimes(span *s, const graph *g) {
     for (int i = 0; i < arrlen(g->ops); i++) {
         const graph_op *o = &g->ops[i];
-        for (int k = 0; k < GRAPH_MAX_IN; k++) touch(&s[o->in[k]], i);
-        for (int k = 0; k < GRAPH_MAX_OUT; k++) touch(&s[o->out[k]], i);
+        for (int k = 0; k < GRAPH_MAX_IN; k++) touch(s, g, o->in[k], i);
+        for (int k = 0; k < GRAPH_MAX_OUT; k++) touch(s, g, o->out[k], i);
     }
 }
 
@@ -63,8 +65,9 @@ static int64_t place(span *s, int n, span **placed, span **live, bool planned) {
     return top;
 }
 
-static void add_persistent(plan *p, const graph_value *v) {
-    int64_t bytes = aligned(value_bytes(v));
+static void add_persistent(plan *p, const graph *g, vid id) {
+    const graph_value *v = &g->values[id];
+    int64_t bytes = aligned(value_storage(g, id));
     switch (v->role) {
     case ROLE_PARAM:
         p->params += bytes;
@@ -86,9 +89,9 @@ void plan_make(plan *p, const graph *g, const backend *b, bool planned) {
     find_lifetimes(s, g);
     for (vid v = 1; v < n_values; v++) {
         const graph_value *value = &g->values[v];
-        add_persistent(p, value);
-        if (value->role != ROLE_TEMP || s[v].first < 0) continue;
-        s[v].bytes = aligned(value_bytes(value));
+        add_persistent(p, g, v);
+        if (value->role != ROLE_TEMP || value->base || s[v].first < 0) continue;
+        s[v].bytes = aligned(value_storage(g, v));
         p->naive += s[v].bytes;
         s[n++] = s[v];
     }

@@ -29,6 +29,19 @@ int op_operands(const char *list) {
 int64_t value_count(const graph_value *v) { return v->rows * v->cols; }
 int64_t value_bytes(const graph_value *v) { return value_count(v) * (int64_t)dtype_size(v->type); }
 
+int64_t value_ld(const graph *g, vid v) {
+    const graph_value *value = &g->values[v];
+    if (value->base) return value_ld(g, value->base);
+    return value->ld ? value->ld : value->cols;
+}
+
+int64_t value_storage(const graph *g, vid v) {
+    const graph_value *value = &g->values[v];
+    if (value->base) return 0;
+    int64_t rows = value->storage_rows ? value->storage_rows : value->rows;
+    return rows * value_ld(g, v) * (int64_t)dtype_size(value->type);
+}
+
 void graph_init(graph *g, dtype compute) {
     *g = (graph){.compute = compute};
     arrput(g->values, (graph_value){.name = "none"});

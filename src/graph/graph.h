@@ -38,6 +38,12 @@ typedef struct {
     bool trainable;     /* params only */
     int layer;          /* 1-based decoder layer that made it; 0 outside the layers */
     vid grad;           /* params: their ROLE_GRAD value once pass_backward ran; 0 when frozen */
+    /* Where it lies; set by pass_layout, all 0 before: dense storage of its own. */
+    int64_t ld; /* elements from one row to the next in its storage; 0: cols */
+    vid base;   /* lies inside the storage of this value (whose ld counts), from element `at` on; 0: in its own */
+    int64_t at;
+    int64_t storage_rows; /* rows of its storage when others lie below it; 0: rows */
+    vid working; /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
 } graph_value;
 
 typedef enum { GLU_SILU, GLU_GELU_TANH } glu_kind;
@@ -78,7 +84,9 @@ const char *op_inputs(op_kind kind); /* the operand string of ops.def */
 const char *op_outputs(op_kind kind);
 int op_operands(const char *list);         /* how many operands an operand string names */
 int64_t value_count(const graph_value *v); /* elements */
-int64_t value_bytes(const graph_value *v);
+int64_t value_bytes(const graph_value *v); /* of the elements, packed densely */
+int64_t value_ld(const graph *g, vid v);
+int64_t value_storage(const graph *g, vid v);     /* bytes of its own storage, gaps included; 0 inside another's */
 vid graph_find(const graph *g, const char *name); /* 0 when there is none; for tests and messages */
 
 /* One line per op: outputs with shapes = kind(inputs); `explain` adds the operand string of ops.def. */

@@ -9,10 +9,9 @@ typedef struct optimizer optimizer;
 bool optimizer_open(optimizer **out, session *s, failure *f);
 void optimizer_close(optimizer *o);
 int64_t optimizer_params(const optimizer *o); /* trainable weights */
-/* Global L2 norm of all gradients; not finite when a gradient is not. */
-bool optimizer_grad_norm(optimizer *o, double *norm, failure *f);
-/* One step at this learning rate; gradients are scaled so that their norm is at most max_grad_norm (0: no limit).
+/* One step at this learning rate. *norm: the global L2 norm of all gradients; they are scaled so that it is at most
+ * max_grad_norm (0: no limit). When it is not finite nothing changes and the step does not count.
  * Adapters decay by weight_decay; of a model's own params, norms and biases do not (transformers' Trainer). */
-bool optimizer_step(optimizer *o, double learning_rate, double norm, failure *f);
+bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f);
 bool optimizer_decays(const char *param_name);
 #endif

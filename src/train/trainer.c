@@ -80,14 +80,14 @@ static bool run_step(run *t, int n, step_metrics *m, failure *f) {
         TRY(train_micro_batch(s, &t->batches[i], labels ? 1 / (float)labels : 0, true, f));
         m->tokens += t->batches[i].info.rows;
     }
+    m->learning_rate = schedule_rate(&t->rate, t->step);
     float loss;
+    TRY(optimizer_step(t->o, m->learning_rate, &m->grad_norm, f));
     TRY(executor_download(s->x, s->io.loss, &loss, 1, f));
-    TRY(optimizer_grad_norm(t->o, &m->grad_norm, f));
-    m->loss = loss;
+    m->loss = (double)loss;
     m->label_tokens = labels;
     m->slots = (int64_t)n * train_slots(s->c);
-    m->learning_rate = schedule_rate(&t->rate, t->step);
-    if (isfinite(m->grad_norm) && isfinite(m->loss)) return optimizer_step(t->o, m->learning_rate, m->grad_norm, f);
+    if (isfinite(m->grad_norm)) return true;
     t->skipped++;
     log_warning("step %lld: loss %g, gradient norm %g: no update (%lld steps skipped so far)", (long long)t->step + 1,
                 m->loss, m->grad_norm, (long long)t->skipped);

@@ -122,21 +122,36 @@ static void memory_of_the_backend(void **state) {
     assert_true(cpu_backend.memory() > 1 << 20);
 }
 
+/* A group of n gradients g; the other arrays are zero. The caller frees them with free_group. */
+static optim_group new_group(float *g, int64_t n) {
+    return (optim_group){.weight = xcalloc((size_t)n + 1, 4),
+                         .m = xcalloc((size_t)n + 1, 4),
+                         .v = xcalloc((size_t)n + 1, 4),
+                         .grad = g,
+                         .n = n,
+                         .decays = true};
+}
+
+static void free_group(optim_group *g) { free(g->weight), free(g->m), free(g->v); }
+
 static void norm_of_gradients(void **state) {
     (void)state;
     enum { N = 100003 };
     float *x = xmalloc(N * sizeof *x);
     double want = 0, first, again;
     failure f;
+    adamw_args a = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1, .correction1 = 1, .correction2 = 1};
     for (int i = 0; i < N; i++) x[i] = rng_normal(1, (uint64_t)i), want += (double)x[i] * (double)x[i];
+    optim_group groups[] = {new_group(x, N - 7), new_group(x + N - 7, 7), new_group(x, 0)};
     omp_set_num_threads(3);
-    assert_done(cpu_backend.sum_squares(&first, x, N, &f), &f);
-    assert_true(fabs(first - want) < 1e-9 * want);
+    assert_done(cpu_backend.adamw(groups, 3, &a, &first, &f), &f);
+    assert_true(fabs(first - sqrt(want)) < 1e-9 * want);
     omp_set_num_threads(1);
-    assert_done(cpu_backend.sum_squares(&again, x, N, &f), &f);
+    assert_done(cpu_backend.adamw(groups, 3, &a, &again, &f), &f);
     assert_memory_equal(&first, &again, sizeof first);
-    assert_done(cpu_backend.sum_squares(&first, x, 0, &f), &f);
+    assert_done(cpu_backend.adamw(groups + 2, 1, &a, &first, &f), &f);
     assert_true(first == 0);
+    for (int i = 0; i < 3; i++) free_group(&groups[i]);
     free(x);
 }
 
@@ -144,17 +159,24 @@ static void norm_of_gradients(void **state) {
 static void adamw_steps(void **state) {
     (void)state;
     enum { N = 70001, STEPS = 5 };
-    float *w = xmalloc(4 * N), *g = xmalloc(4 * N), *m = xcalloc(N, 4), *v = xcalloc(N, 4);
+    float *g = xmalloc(4 * N);
+    optim_group group = new_group(g, N);
+    float *w = group.weight;
     double *W = xmalloc(8 * N), *M = xcalloc(N, 8), *U = xcalloc(N, 8);
     failure f;
     for (int i = 0; i < N; i++) W[i] = (double)(w[i] = rng_normal(1, (uint64_t)i));
     for (int step = 1; step <= STEPS; step++) {
-        adamw_args a = {
-            1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, (float)(1 - pow(0.9, step)), (float)(1 - pow(0.95, step))};
-        for (int i = 0; i < N; i++) g[i] = i == 7 ? 0 : rng_normal((uint64_t)step, (uint64_t)i);
-        assert_done(cpu_backend.adamw(w, g, m, v, N, &a, &f), &f);
+        double norm, squares = 0;
+        adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 50, (float)(1 - pow(0.9, step)), (float)(1 - pow(0.95, step))};
         for (int i = 0; i < N; i++) {
-            double gradient = 0.5 * (double)g[i];
+            g[i] = i == 7 ? 0 : rng_normal((uint64_t)step, (uint64_t)i);
+            squares += (double)g[i] * (double)g[i];
+        }
+        assert_done(cpu_backend.adamw(&group, 1, &a, &norm, &f), &f);
+        double scale = 50 / (sqrt(squares) + 1e-6);
+        assert_true(scale < 1);
+        for (int i = 0; i < N; i++) {
+            double gradient = scale * (double)g[i];
             W[i] *= 1 - 1e-2 * 0.1;
             M[i] = 0.9 * M[i] + 0.1 * gradient;
             U[i] = 0.95 * U[i] + 0.05 * gradient * gradient;
@@ -164,7 +186,8 @@ static void adamw_steps(void **state) {
     for (int i = 0; i < N; i++)
         if (fabs((double)w[i] - W[i]) > 2e-6 * (1 + fabs(W[i])))
             test_fail("weight %d: %.9g, expected %.9g", i, w[i], W[i]);
-    free(w), free(g), free(m), free(v), free(W), free(M), free(U);
+    free_group(&group);
+    free(g), free(W), free(M), free(U);
 }
 
 int main(void) {
