@@ -14,6 +14,8 @@
 #include "text/post_process.h"
 #include "text/pretokenize.h"
 
+#include <assert.h>
+
 enum { TEXT_MAX = 1 << 29 }; /* symbols are counted in 32 bits, two for a byte at most */
 
 struct tokenizer {
@@ -26,6 +28,7 @@ struct tokenizer {
 };
 
 struct tokenizer_scratch {
+    const tokenizer *owner; /* the cache of words holds its ids */
     added_span *outer, *inner;
     normalize_scratch normal;
     pretokenize_scratch pieces;
@@ -84,8 +87,8 @@ const char *tokenizer_token(const tokenizer *t, int32_t id) { return vocab_text(
 bool tokenizer_is_special(const tokenizer *t, int32_t id) { return added_tokens_special(&t->added, id); }
 
 tokenizer_scratch *tokenizer_scratch_new(const tokenizer *t) {
-    (void)t;
     tokenizer_scratch *s = xcalloc(1, sizeof *s);
+    s->owner = t;
     pattern_scratch_init(&s->pattern);
     bpe_scratch_init(&s->bpe);
     return s;
@@ -149,6 +152,7 @@ static bool encode_text(const tokenizer *t, tokenizer_scratch *s, const char *te
 
 bool tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char *text, size_t n, int flags, int32_t **ids,
                       failure *f) {
+    assert(s->owner == t);
     ptrdiff_t before = arrlen(*ids);
     bool add = flags & ENCODE_ADD_SPECIAL;
     for (ptrdiff_t i = 0; i < arrlen(t->post.before) && add; i++) arrput(*ids, t->post.before[i]);

@@ -21,7 +21,7 @@ typedef enum {
     ENCODE_ADD_SPECIAL = 2,   /* run the post-processor (BOS / EOS) */
 } encode_flags;
 
-/* Per-thread working memory: one per thread, reused between calls. */
+/* Per-thread working memory for this tokenizer: one per thread, reused between calls. */
 typedef struct tokenizer_scratch tokenizer_scratch;
 tokenizer_scratch *tokenizer_scratch_new(const tokenizer *t);
 void tokenizer_scratch_free(tokenizer_scratch *s);
