@@ -27,8 +27,7 @@ static void print_row(const char *level, const plan *p, bool chosen) {
 
 static bool print_plan(session *s, const config *c, failure *f) {
     TRY(session_open_model(s, c, f));
-    TRY(backend_find(&s->b, c->device, f));
-    TRY(s->b->open(f));
+    TRY(session_open_backend(s, f));
     size_t room = s->b->memory();
     bool chosen = false;
     print_header(s);

@@ -1,5 +1,5 @@
 /* pass.h - the passes, in the order in which they run (build comes first, verify after each in debug builds):
- *   lora -> fuse -> backward -> recompute -> verify -> plan
+ *   lora -> fuse -> backward -> recompute -> layout -> plan
  * A pass is one file with one public function that rewrites the program. */
 #ifndef PASS_PASS_H
 #define PASS_PASS_H
@@ -41,6 +41,10 @@ const char *recompute_name(recompute_level level);
 /* none: keep all; cheap: repeat norms, rotations and activations in the backward, keep products and attention;
  * full: keep only each layer's input. */
 void pass_recompute(graph *g, recompute_level level);
+
+/* Where values lie, for backends whose products take base and adapter in one matrix (backend.upload_rows is there).
+ * Runs last: fills ld, base, at, storage_rows and working of values. */
+void pass_layout(graph *g);
 
 /* Each value is written before it is read, once (GRAD and OUTPUT gather); roles fit; shapes fit ops.def. */
 bool pass_verify(const graph *g, failure *f);

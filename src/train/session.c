@@ -88,12 +88,24 @@ static bool verified(const graph *g, const char *after) {
     return false;
 }
 
+bool session_open_backend(session *s, failure *f) {
+    if (s->b) return true;
+    TRY(backend_find(&s->b, s->c->device, f));
+    return s->b->open(f);
+}
+
+/* The type of activations: the backend's, or float32 where the config asks for it. */
+static dtype compute_type(const session *s) {
+    return strcmp(s->c->torch_dtype, "float32") == 0 ? DTYPE_F32 : s->b->compute;
+}
+
 /* The order of the passes, top to bottom. */
 bool session_build(session *s, session_kind kind, int n_rows, recompute_level level, failure *f) {
     graph *g = &s->g;
     bool training = kind == SESSION_TRAIN, full = training && strcmp(s->c->tuner_type, "full") == 0;
     stored_type stored = s->weights ? model_weights_stored : NULL;
-    graph_init(g, DTYPE_F32);
+    TRY(session_open_backend(s, f));
+    graph_init(g, compute_type(s));
     s->level = level;
     if (kind == SESSION_GENERATE) {
         s->io = model_build_inference(g, &s->model, n_rows, s->n_context, stored, s->weights);
@@ -110,11 +122,12 @@ bool session_build(session *s, session_kind kind, int n_rows, recompute_level le
     if (s->c->use_liger_kernel) TRY(pass_fuse(g, s->c->fuse_rules, f));
     assert(verified(g, "fuse"));
     g->n_forward = (int)arrlen(g->ops);
-    if (!training) return true;
-    pass_backward(g, s->io.nll, s->io.weight);
+    if (training) pass_backward(g, s->io.nll, s->io.weight);
     assert(verified(g, "backward"));
-    pass_recompute(g, level);
+    if (training) pass_recompute(g, level);
     assert(verified(g, "recompute"));
+    if (s->b->upload_rows) pass_layout(g);
+    assert(verified(g, "layout"));
     return true;
 }
 
@@ -154,10 +167,6 @@ static bool upload_rope(session *s, failure *f) {
 }
 
 bool session_start(session *s, bool planned, failure *f) {
-    if (!s->b) {
-        TRY(backend_find(&s->b, s->c->device, f));
-        TRY(s->b->open(f));
-    }
     plan_make(&s->p, &s->g, s->b, planned);
     return executor_open(&s->x, &s->g, &s->p, s->b, f) && bind_weights(s, f) && upload_rope(s, f);
 }

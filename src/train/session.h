@@ -38,11 +38,14 @@ typedef struct {
 
 /* The model folder and config.json alone: enough for plan and graph. */
 bool session_open_model(session *s, const config *c, failure *f);
+/* The backend that the config names; nothing when it is open. */
+bool session_open_backend(session *s, failure *f);
 /* Tokenizer and chat format of the model folder. */
 bool session_open_text(session *s, failure *f);
 /* Weights and adapter files (headers checked, data mapped). */
 bool session_open_weights(session *s, failure *f);
-/* Appends the program for n_rows slots and runs the passes up to `level` (stored types from the weights when open). */
+/* Appends the program for n_rows slots for the backend that the config names (opened here when it is not yet) and runs
+ * the passes up to `level`; stored types come from the weights when these are open. */
 bool session_build(session *s, session_kind kind, int n_rows, recompute_level level, failure *f);
 /* Backend, plan, memory, weights. `planned` false gives each temporary its own memory (tests). */
 bool session_start(session *s, bool planned, failure *f);

@@ -23,8 +23,7 @@ static bool build_at(session *s, recompute_level level, failure *f) {
 bool train_build(session *s, failure *f) {
     for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++)
         if (strcmp(s->c->gradient_checkpointing, recompute_name(level)) == 0) return build_at(s, level, f);
-    TRY(backend_find(&s->b, s->c->device, f));
-    TRY(s->b->open(f));
+    TRY(session_open_backend(s, f));
     size_t room = s->b->memory();
     int64_t least = 0;
     for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {

@@ -251,6 +251,78 @@ static void plan_never_overlaps_live_values(void **state) {
     graph_free(&g);
 }
 
+static const graph_value *value_named(const graph *g, const char *name) {
+    vid v = graph_find(g, name);
+    assert_true(v);
+    return &g->values[v];
+}
+
+/* Base and adapters of q, k and v in one matrix: 32 + 16 + 16 rows and 3 x 3 ranks rounded up to 16. */
+static void layout_stacks_weights(void **state) {
+    (void)state;
+    graph g;
+    failure f;
+    program_build(&g, &(program_kind){.rank = 3, .fused = true, .bias = true}, 8, &f);
+    pass_layout(&g);
+    assert_true(pass_verify(&g, &f));
+    const graph_value *q = value_named(&g, "model.layers.0.self_attn.q_proj.weight");
+    const graph_value *v = value_named(&g, "model.layers.0.self_attn.v_proj.weight");
+    vid base = graph_find(&g, "model.layers.0.self_attn.q_proj.weight");
+    assert_true(q->ld == 24 + 16 && q->storage_rows == 64 + 16 && !q->base);
+    assert_true(v->base == base && v->at == 48 * 40 && value_ld(&g, graph_find(&g, v->name)) == 40);
+    const graph_value *A = value_named(&g, "working.base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight");
+    const graph_value *B = value_named(&g, "working.base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight");
+    assert_true(A->base == base && A->at == (64 + 6) * 40 && B->base == base && B->at == 48 * 40 + 24 + 6);
+    assert_int_equal(value_named(&g, "model.layers.0.self_attn.q_proj.bias")->storage_rows, 64);
+    assert_int_equal(value_named(&g, "model.layers.0.self_attn.v_proj.bias")->at, 48);
+    for (int i = 0; i < arrlen(g.ops); i++) {
+        const graph_op *o = &g.ops[i];
+        if (o->kind == OP_norm_qkv_rope) {
+            assert_int_equal(value_ld(&g, o->out[NQR_H]), 24 + 16);
+            assert_int_equal(value_ld(&g, o->out[NQR_K]), 64);
+            assert_true(g.values[o->out[NQR_V]].base == o->out[NQR_Q] && g.values[o->out[NQR_V]].at == 48);
+        } else if (o->kind == OP_qkv_bwd) {
+            assert_int_equal(value_ld(&g, o->in[QKV_DV]), 64 + 16);
+        } else if (o->kind == OP_linear_lora) {
+            assert_int_equal(value_ld(&g, o->in[LORA_X]), g.values[o->in[LORA_X]].cols + 8);
+        } else if (o->kind == OP_gate_up_bwd) {
+            assert_int_equal(value_ld(&g, o->in[GUB_DUP]), 2 * 40 + 8);
+        }
+    }
+    graph_free(&g);
+}
+
+/* Nothing placed inside another storage reaches beyond it or into a neighbour, and the plan keeps storages apart. */
+static void layout_never_overlaps(void **state) {
+    (void)state;
+    const program_kind kinds[] = {{.rank = 3, .fused = true, .level = RECOMPUTE_CHEAP},
+                                  {.rank = 8, .fused = true, .qk_norm = true, .bias = true, .tied = true},
+                                  {.full = true, .fused = true, .level = RECOMPUTE_FULL}};
+    for (int i = 0; i < 3; i++) {
+        graph g;
+        failure f;
+        program_build(&g, &kinds[i], 8, &f);
+        pass_layout(&g);
+        assert_true(pass_verify(&g, &f));
+        for (vid base = 1; base < arrlen(g.values); base++) {
+            int64_t n = value_storage(&g, base) / (int64_t)dtype_size(g.values[base].type), ld = value_ld(&g, base);
+            uint8_t *used = xcalloc((size_t)n + 1, 1);
+            for (vid v = 1; v < arrlen(g.values) && !g.values[base].base; v++) {
+                const graph_value *value = &g.values[v];
+                if (v != base && value->base != base) continue;
+                for (int64_t r = 0; r < value->rows; r++)
+                    for (int64_t c = 0; c < value->cols; c++) {
+                        int64_t at = value->at + r * ld + c;
+                        assert_true(at < n && !used[at]);
+                        used[at] = 1;
+                    }
+            }
+            free(used);
+        }
+        graph_free(&g);
+    }
+}
+
 static void verify_finds_faults(void **state) {
     (void)state;
     graph g;
@@ -312,6 +384,8 @@ int main(void) {
         cmocka_unit_test(backward_does_no_needless_work),
         cmocka_unit_test(recompute_keeps_less),
         cmocka_unit_test(plan_never_overlaps_live_values),
+        cmocka_unit_test(layout_stacks_weights),
+        cmocka_unit_test(layout_never_overlaps),
         cmocka_unit_test(verify_finds_faults),
         cmocka_unit_test(shapes_are_checked),
         cmocka_unit_test(backward_rules_are_complete),
