@@ -22,16 +22,20 @@ static void say(const drop_count *list, const char *what) {
     }
 }
 
+dataset_options data_options(const config *c, const string_list *paths, int vocab) {
+    return (dataset_options){.paths = paths->items,
+                             .n_paths = paths->n,
+                             .max_length = (int)c->max_length,
+                             .truncation = truncation_of(c),
+                             .strict = c->strict,
+                             .vocab = vocab,
+                             .system = c->system[0] ? c->system : NULL,
+                             .threads = (int)c->threads};
+}
+
 bool load_files(dataset *d, const string_list *paths, const char *key, const session *s, failure *f) {
     const config *c = s->c;
-    dataset_options o = {.paths = paths->items,
-                         .n_paths = paths->n,
-                         .max_length = (int)c->max_length,
-                         .truncation = truncation_of(c),
-                         .strict = c->strict,
-                         .vocab = s->model.vocab,
-                         .system = c->system[0] ? c->system : NULL,
-                         .threads = (int)c->threads};
+    dataset_options o = data_options(c, paths, s->model.vocab);
     TRY(config_need(c, key, f));
     if (!dataset_load(d, &o, s->tokens, s->chat, f)) return fail_in(f, "%s", key);
     say(d->drops, "left out");
