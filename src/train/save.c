@@ -29,6 +29,10 @@ bool save_check_folder(const session *s, failure *f) {
     arena a = {0};
     bool ok = check_place(c->output_dir, f);
     if (ok && is_full(c)) ok = model_folder_check(c->output_dir, s->folder, true, f);
+    else if (ok && file_exists(path_join(&a, c->output_dir, "config.json")))
+        ok = fail(f, FAIL_INPUT,
+                  "output_dir: %s holds a model, to which loaders would apply this adapter; choose another folder",
+                  c->output_dir);
     for (size_t i = 0; ok && !c->overwrite_output_dir && i < sizeof results / sizeof *results; i++)
         if (file_exists(path_join(&a, c->output_dir, results[i])))
             ok = fail(f, FAIL_INPUT,

@@ -147,7 +147,8 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
 bool train_run(session *s, const dataset *data, const dataset *eval, report *r, double begin, run_summary *out,
                failure *f) {
     const config *c = s->c;
-    run t = {.s = s, .n_batches = (int)c->gradient_accumulation_steps};
+    int64_t most = dataset_count(data); /* micro-batches of an epoch, at most */
+    run t = {.s = s, .n_batches = (int)(c->gradient_accumulation_steps < most ? c->gradient_accumulation_steps : most)};
     loader_options options = {.batch_size = (int)c->per_device_train_batch_size,
                               .max_length = (int)c->max_length,
                               .grad_accumulation = t.n_batches,
