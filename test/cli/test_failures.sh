@@ -56,6 +56,10 @@ for command in plan graph data merge; do
     refuse 2 'model is needed' $command --adapter "$model/adapter"
 done
 
+refuse 1 'target_modules: "proj" matches no linear' plan --model "$model" --target_modules proj
+refuse 1 '"proj" matches no linear' graph --model "$model" --target_modules proj
+refuse 1 'no room for an answer' generate --model "$model" --prompt "$(printf '%0400d' 0)"
+
 # A model folder with a file missing or empty.
 for file in config.json model.safetensors tokenizer.json tokenizer_config.json; do
     for way in missing empty; do
