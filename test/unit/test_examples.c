@@ -187,7 +187,7 @@ static void preference_rows(void **state) {
     const pair pairs[] = {
         {"{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"}],"
          "\"chosen\":{\"from\":\"gpt\",\"value\":\"a\"},\"rejected\":{\"from\":\"gpt\",\"value\":\"b\"}}",
-         "BAD a pair of answers"}};
+         "BAD chosen and rejected answers, for preference training"}};
     CHECK(pairs);
 }
 
