@@ -189,8 +189,8 @@ static bool read_layout(example *e, failure *f) {
     if (!cJSON_IsObject(e->root))
         return example_bad(e, f, "not an object", "found %s, expected an object", json_kind(e->root));
     if (json_find(e->root, "chosen") && json_find(e->root, "rejected"))
-        return example_bad(e, f, "a pair of answers",
-                           "chosen and rejected are for preference training, found in a row");
+        return example_bad(e, f, "chosen and rejected answers, for preference training",
+                           "preference training is not in this version");
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
         if (json_find(e->root, layouts[i].key)) return layouts[i].read(e, e->root, f);
     if (json_find(e->root, "input") || cJSON_GetObjectItemCaseSensitive(e->root, "output"))
