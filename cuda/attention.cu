@@ -38,6 +38,8 @@ template <int MT> struct softmax_state { float max[MT][2], sum[MT][2]; };
 template <int D, int MT, int NT>
 static __device__ inline void softmax_step(float (&s)[MT][NT][4], softmax_state<MT> &state, float (&o)[MT][D / 8][4],
                                            float factor) {
+    float shrink[MT][2];
+    bool grew = false;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -46,8 +48,9 @@ static __device__ inline void softmax_step(float (&s)[MT][NT][4], softmax_state<
 #pragma unroll
             for (int n = 0; n < NT; n++) max = fmaxf(max, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
             max = quad_max(max);
+            grew = grew || max != state.max[m][r];
             float base = max == -INFINITY ? 0 : max * factor; /* no key seen yet: every exp below is 0 */
-            float shrink = exp2_fast(state.max[m][r] * factor - base);
+            shrink[m][r] = exp2_fast(state.max[m][r] * factor - base);
             state.max[m][r] = max;
 #pragma unroll
             for (int n = 0; n < NT; n++) {
@@ -55,13 +58,11 @@ static __device__ inline void softmax_step(float (&s)[MT][NT][4], softmax_state<
                 s[m][n][2 * r + 1] = exp2_fast(s[m][n][2 * r + 1] * factor - base);
                 sum += s[m][n][2 * r] + s[m][n][2 * r + 1];
             }
-            state.sum[m][r] = state.sum[m][r] * shrink + sum;
-#pragma unroll
-            for (int n = 0; n < D / 8; n++) {
-                o[m][n][2 * r] *= shrink;
-                o[m][n][2 * r + 1] *= shrink;
-            }
+            state.sum[m][r] = state.sum[m][r] * shrink[m][r] + sum;
         }
+    if (!__any_sync(~0u, grew)) return; /* most blocks of a long row: o stays as it is */
+#pragma unroll
+    for (int i = 0; i < MT * D / 2; i++) o[i / (D / 2)][i / 4 % (D / 8)][i & 3] *= shrink[i / (D / 2)][i >> 1 & 1];
 }
 
 /* A block computes o and lse of 64 MT rows of the pack for one query head; each of its 4 warps owns 16 MT rows.
@@ -83,7 +84,7 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 3 : 2)
                *v = (const bf16 *)x.v.data + group * D;
     const int key0 = first_seen(bounds[row0], row0, shape.window),
               last_first = first_seen(bounds[last], last, shape.window);
-    const float factor = CAP ? LOG2E : shape.scale * LOG2E;
+    const float factor = CAP ? LOG2E : shape.scale * LOG2E, inner = CAP ? shape.scale / shape.soft_cap : 0;
 
     int first[MT][2]; /* the first key that each of this lane's rows sees */
 #pragma unroll
@@ -119,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 3 : 2)
 #pragma unroll
             for (int i = 0; i < MT * NT * 4; i++) {
                 float &score = s[i / (NT * 4)][i / 4 % NT][i & 3];
-                score = shape.soft_cap * tanh_exact(score * shape.scale / shape.soft_cap);
+                score = shape.soft_cap * tanh_exact(score * inner);
             }
         }
         if (keys + BN - 1 > row0 || keys < last_first) {

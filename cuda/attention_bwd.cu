@@ -39,18 +39,20 @@ static __global__ void delta_kernel(attention_shape shape, attention_operands x,
         pairs[(int64_t)head * shape.N + row] = make_float2(x.lse[(int64_t)row * shape.H + head] * LOG2E, sum);
 }
 
-/* Scores -> P, and what dS is P times: P itself, or with a soft cap P (1 - tanh^2). */
+/* Score (q . k) -> P, and the slope of which dS is (dP - delta) times: P, or with a soft cap P (1 - tanh^2).
+ * factor: scale log2(e), or with a cap scale / cap; cap: cap log2(e); lse: times log2(e). */
 template <bool CAP>
-static __device__ inline void probability(float &p, float &slope, float score, float lse,
-                                          const attention_shape &shape) {
+static __device__ inline void probability(float &p, float &slope, float score, float lse, float factor, float cap) {
     if (CAP) {
-        float t = tanh_exact(score * shape.scale / shape.soft_cap);
-        p = exp2_fast(t * shape.soft_cap * LOG2E - lse);
+        float t = tanh_exact(score * factor);
+        p = exp2_fast(t * cap - lse);
         slope = p * (1 - t * t);
     } else {
-        p = exp2_fast(score * (shape.scale * LOG2E) - lse);
-        slope = p;
+        p = slope = exp2_fast(score * factor - lse);
     }
+}
+static __device__ inline float score_factor(const attention_shape &s, bool cap) {
+    return s.scale * (cap ? 1 / s.soft_cap : LOG2E);
 }
 
 /* A block computes dk and / or dv of 64 rows of keys for one key head, over all its query heads; a warp owns 16 keys.
@@ -71,6 +73,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (key0 >= rows) return;
     const int last = min(key0 + BN, rows) - 1, group = blockIdx.y, share = shape.H / shape.G;
     const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * 16;
+    const float factor = score_factor(shape, CAP), cap = shape.soft_cap * LOG2E;
     int end = bounds[shape.N + last]; /* behind the last query row that sees a key of the tile */
     if (shape.window && last + shape.window < end) end = last + shape.window;
     const int blocks = (end - key0 + BM - 1) / BM, steps = blocks * share;
@@ -111,7 +114,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
             const float4 pair = *(const float4 *)(spair + stage * BM + column); /* of two query rows */
             float p[4];
 #pragma unroll
-            for (int e = 0; e < 4; e++) probability<CAP>(p[e], s[0][n][e], s[0][n][e], e & 1 ? pair.z : pair.x, shape);
+            for (int e = 0; e < 4; e++)
+                probability<CAP>(p[e], s[0][n][e], s[0][n][e], e & 1 ? pair.z : pair.x, factor, cap);
             if (mask) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
@@ -161,6 +165,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (row0 >= rows) return;
     const int last = min(row0 + BM, rows) - 1, head = blockIdx.y, group = head / (shape.H / shape.G);
     const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * 16 * MT;
+    const float factor = score_factor(shape, CAP), cap = shape.soft_cap * LOG2E;
     const int key0 = first_seen(bounds[row0], row0, shape.window);
     const int last_first = first_seen(bounds[last], last, shape.window), blocks = (last - key0) / BN + 1;
 
@@ -199,7 +204,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         for (int i = 0; i < MT * NT * 4; i++) {
             int m = i / (NT * 4), n = i / 4 % NT, e = i & 3, r = e >> 1;
             float p;
-            probability<CAP>(p, s[m][n][e], s[m][n][e], lse[m][r], shape);
+            probability<CAP>(p, s[m][n][e], s[m][n][e], lse[m][r], factor, cap);
             if (mask) {
                 int key = keys + 8 * n + 2 * (lane & 3) + (e & 1), row = row0 + warp_row + 16 * m + (lane >> 2) + 8 * r;
                 if (key > row || key < first[m][r]) s[m][n][e] = 0;

@@ -38,12 +38,13 @@ template <int D> __device__ inline int at(int row, int chunk) { return row * D +
 
 /* Rows first .. first + ROWS of x[., D] (row stride ld) into a tile; rows at or beyond `limit` become zeros. */
 template <int ROWS, int D> __device__ inline void load(bf16 *to, const bf16 *x, int64_t ld, int first, int limit) {
-    constexpr int CHUNKS = D / 8;
+    constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS; /* rows that the block copies at a time */
+    const int row = (int)threadIdx.x / CHUNKS, c = (int)threadIdx.x % CHUNKS;
+    const bf16 *from = x + (int64_t)(first + row) * ld + c * 8;
 #pragma unroll
-    for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
-        int at_chunk = i * THREADS + (int)threadIdx.x, row = at_chunk / CHUNKS, c = at_chunk % CHUNKS;
-        bool valid = first + row < limit;
-        copy_async<16>(to + at<D>(row, c), x + (int64_t)(valid ? first + row : 0) * ld + c * 8, valid);
+    for (int i = 0; i < ROWS / STEP; i++) {
+        copy_async<16>(to + at<D>(row + i * STEP, c), from, first + row + i * STEP < limit);
+        from += STEP * ld;
     }
 }
 
@@ -171,7 +172,7 @@ __device__ inline float exp2_fast(float x) {
     return y;
 }
 /* tanh to about 1e-6: the hardware's tanh.approx would move a capped score by 0.02. */
-__device__ inline float tanh_exact(float x) { return 1 - 2 / (exp2_fast(2 * LOG2E * x) + 1); }
+__device__ inline float tanh_exact(float x) { return 1 - __fdividef(2, exp2_fast(2 * LOG2E * x) + 1); }
 __device__ inline float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));

@@ -8,7 +8,7 @@
 struct problem {
     std::string name;
     int N, H, G, d, window;
-    float scale, cap, mean; /* mean: q's elements lie around 2, k's around it; 0: both around 0 */
+    float scale, cap, mean; /* mean: q's elements lie around 4, k's around it; 0: both around 0 */
     bool strided;           /* q, k, v in one buffer, dq, dk, dv in another */
     std::vector<int> cu;
     int docs() const { return (int)cu.size() - 1; }

@@ -47,7 +47,7 @@ std::vector<problem> test_problems() {
         for (float mean : {-1.f, 1.f}) {
             p = make_problem(std::string("large ") + (mean < 0 ? "negative" : "positive") + " scores, 192, 64, 320",
                              {192, 64, 320}, 0, 4, 2, d);
-            p.mean = mean * 55 / sqrtf((float)d); /* scale d 2 mean = 110 */
+            p.mean = mean * 27.5f / sqrtf((float)d); /* scale d 4 mean = 110 */
             all.push_back(p);
         }
     }
@@ -107,7 +107,7 @@ static void fill_normal(std::vector<uint16_t> &x, size_t n, float mean, uint64_t
 inputs make_inputs(const problem &p) {
     inputs in;
     size_t q = (size_t)p.N * p.H * p.d, k = (size_t)p.N * p.G * p.d;
-    fill_normal(in.q, q, p.mean != 0 ? 2 : 0, 1);
+    fill_normal(in.q, q, p.mean != 0 ? 4 : 0, 1);
     fill_normal(in.k, k, p.mean != 0 ? p.mean : 0, 2);
     fill_normal(in.v, k, 0, 3);
     fill_normal(in.dout, q, 0, 4);
