@@ -10,8 +10,9 @@ struct executor {
     const graph *g;
     const plan *p;
     const backend *b;
-    void **data; /* [values] device addresses */
-    bool *owned; /* [values] data[v] is a block of its own */
+    void **data;   /* [values] device addresses */
+    bool *owned;   /* [values] data[v] is a block of its own */
+    int64_t *room; /* [values] see tensor */
     char *arena;
     void *scratch;
 };
@@ -45,6 +46,23 @@ static void place_inside(executor *x) {
     }
 }
 
+/* Columns of a temporary's storage behind its last value's belong to the op that runs: room of the value there. */
+static void find_room(executor *x) {
+    const graph *g = x->g;
+    int n = (int)arrlen(g->values);
+    int64_t *end = xcalloc((size_t)n, sizeof *end); /* of the columns in use, by storage */
+    for (int pass = 0; pass < 2; pass++)
+        for (vid v = 1; v < n; v++) {
+            const graph_value *value = &g->values[v];
+            if (value->role != ROLE_TEMP) continue;
+            vid storage = value->base ? value->base : v;
+            int64_t ld = value_ld(g, v), last = value->at % ld + value->cols;
+            if (pass == 0 && last > end[storage]) end[storage] = last;
+            if (pass == 1 && last == end[storage]) x->room[v] = ld - last;
+        }
+    free(end);
+}
+
 static bool check_kernels(const executor *x, failure *f) {
     for (int i = 0; i < arrlen(x->g->ops); i++)
         if (!x->b->kernels[x->g->ops[i].kind])
@@ -55,7 +73,13 @@ static bool check_kernels(const executor *x, failure *f) {
 bool executor_open(executor **out, const graph *g, const plan *p, const backend *b, failure *f) {
     executor *x = xcalloc(1, sizeof *x);
     size_t n = (size_t)arrlen(g->values);
-    *x = (executor){.g = g, .p = p, .b = b, .data = xcalloc(n, sizeof(void *)), .owned = xcalloc(n, sizeof(bool))};
+    *x = (executor){.g = g,
+                    .p = p,
+                    .b = b,
+                    .data = xcalloc(n, sizeof(void *)),
+                    .owned = xcalloc(n, sizeof(bool)),
+                    .room = xcalloc(n, sizeof(int64_t))};
+    find_room(x);
     void *temporaries = NULL;
     bool ok =
         check_kernels(x, f) && alloc_persistent(x, f) && b->alloc(&temporaries, (size_t)p->arena + 1, "temporaries", f);
@@ -80,6 +104,7 @@ void executor_close(executor *x) {
     if (x->scratch) x->b->free(x->scratch);
     free(x->data);
     free(x->owned);
+    free(x->room);
     free(x);
 }
 
@@ -142,7 +167,7 @@ tensor executor_tensor(const executor *x, vid v) {
     if (!v) return (tensor){0};
     const graph_value *value = &x->g->values[v];
     bool add = value->role == ROLE_GRAD || value->role == ROLE_OUTPUT;
-    return (tensor){x->data[v], value->type, value->rows, value->cols, value_ld(x->g, v), add};
+    return (tensor){x->data[v], value->type, value->rows, value->cols, value_ld(x->g, v), add, x->room[v]};
 }
 
 /* What an op reads or writes: of a trainable param the working copy. */
