@@ -111,8 +111,6 @@ template <typename T, int W> __device__ __forceinline__ pack<T, W> packed(const 
 
 /* ---- reductions ---- */
 
-__device__ __forceinline__ float sum_of(float a, float b) { return a + b; }
-
 /* Sum over groups of `lanes` neighbouring threads, in all of them. lanes: a power of two up to 32, or blockDim.x (a
  * multiple of 32), when `shared` is 32 floats; it may be used again at once. */
 __device__ __forceinline__ float group_sum(float x, int lanes, float *shared) {
