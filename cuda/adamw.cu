@@ -91,10 +91,11 @@ struct adamw_factors {
 /* Writes x at element i of the param into its working copy. */
 template <typename T> __device__ __forceinline__ void publish4(const tensor &w, int64_t i, int64_t n, float4 x) {
     T *data = (T *)w.data;
-    int64_t row = i / w.cols, col = i - row * w.cols;
+    bool dense = w.ld == w.cols;
+    int64_t row = dense ? 0 : n <= UINT32_MAX ? (uint32_t)i / (uint32_t)w.cols : i / w.cols, col = i - row * w.cols;
     float v[V] = {x.x, x.y, x.z, x.w};
     T *to = data + row * w.ld + col;
-    bool in_row = col + V <= w.cols && (uintptr_t)to % (V * sizeof(T)) == 0;
+    bool in_row = (dense || col + V <= w.cols) && (uintptr_t)to % (V * sizeof(T)) == 0;
     if (in_row && i + V <= n) {
         store<T, V>(to, packed<T, V>(v));
         return;
@@ -103,7 +104,7 @@ template <typename T> __device__ __forceinline__ void publish4(const tensor &w, 
     for (int e = 0; e < V; e++) {
         if (i + e >= n) return;
         data[row * w.ld + col] = from_float<T>(v[e]);
-        if (++col == w.cols) col = 0, row++;
+        if (++col == w.cols && !dense) col = 0, row++;
     }
 }
 
