@@ -46,23 +46,6 @@ static void place_inside(executor *x) {
     }
 }
 
-/* Columns of a temporary's storage behind its last value's belong to the op that runs: room of the value there. */
-static void find_room(executor *x) {
-    const graph *g = x->g;
-    int n = (int)arrlen(g->values);
-    int64_t *end = xcalloc((size_t)n, sizeof *end); /* of the columns in use, by storage */
-    for (int pass = 0; pass < 2; pass++)
-        for (vid v = 1; v < n; v++) {
-            const graph_value *value = &g->values[v];
-            if (value->role != ROLE_TEMP) continue;
-            vid storage = value->base ? value->base : v;
-            int64_t ld = value_ld(g, v), last = value->at % ld + value->cols;
-            if (pass == 0 && last > end[storage]) end[storage] = last;
-            if (pass == 1 && last == end[storage]) x->room[v] = ld - last;
-        }
-    free(end);
-}
-
 static bool check_kernels(const executor *x, failure *f) {
     for (int i = 0; i < arrlen(x->g->ops); i++)
         if (!x->b->kernels[x->g->ops[i].kind])
@@ -79,7 +62,7 @@ bool executor_open(executor **out, const graph *g, const plan *p, const backend 
                     .data = xcalloc(n, sizeof(void *)),
                     .owned = xcalloc(n, sizeof(bool)),
                     .room = xcalloc(n, sizeof(int64_t))};
-    find_room(x);
+    for (vid v = 1; v < arrlen(g->values); v++) x->room[v] = value_room(g, v);
     void *temporaries = NULL;
     bool ok =
         check_kernels(x, f) && alloc_persistent(x, f) && b->alloc(&temporaries, (size_t)p->arena + 1, "temporaries", f);
