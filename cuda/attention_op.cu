@@ -200,8 +200,11 @@ attention_shape shape_of(int64_t N, int64_t width, int64_t kv_width, const op_at
     return s;
 }
 
-/* cuDNN's kernels are the faster ones on these; and there its work space does not grow with documents x rows. */
-bool cudnn_pays() { return cuda_arch() / 10 == 9 || cuda_arch() / 10 == 10; }
+/* cuDNN's kernels are the faster ones on these cards, and there its work space does not grow with documents x rows. A
+ * program of few rows does not earn back the compilation of its plans. */
+bool cudnn_pays(const attention_shape *s) {
+    return (cuda_arch() / 10 == 9 || cuda_arch() / 10 == 10) && s->N >= 256 && s->d % 8 == 0;
+}
 
 void open_handle(handle *h) {
     attention_operands x = {};
@@ -236,7 +239,7 @@ size_t scratch_bytes(const graph *g, const graph_op *op) {
     int64_t ld[ROWS_COUNT];
     strides_of(ld, g, op);
     handle *h = find_handle(&shape, ld, ROWS_COUNT);
-    if (!h && q->type == DTYPE_BF16 && cudnn_pays() && state.n < MOST_HANDLES) {
+    if (!h && q->type == DTYPE_BF16 && cudnn_pays(&shape) && state.n < MOST_HANDLES) {
         h = &state.handles[state.n++];
         *h = {};
         h->shape = shape;

@@ -122,7 +122,7 @@ bool open_device(failure *f) {
     device_stats_open(bus); /* before the context, so that its memory counts as ours */
     TRY(cuda_check(cudaSetDevice(0), "card 0", f));
     TRY(check_code(f));
-    TRY(cuda_check(cudaStreamCreateWithFlags(&state.stream, cudaStreamNonBlocking), "stream", f));
+    TRY(cuda_check(cudaStreamCreate(&state.stream), "stream", f));
     bool ok = gemm_open(hub_own_cache(&names), f);
     arena_free(&names);
     return ok;

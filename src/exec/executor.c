@@ -15,6 +15,8 @@ struct executor {
     int64_t *room; /* [values] see tensor */
     char *arena;
     void *scratch;
+    void *grads; /* all gradients, so that one call clears them */
+    size_t grads_bytes;
 };
 
 /* Storage of its own for a value that is neither temporary nor bound: zeroed. */
@@ -27,14 +29,33 @@ static bool alloc_storage(executor *x, vid v, failure *f) {
     return x->b->clear(x->data[v], bytes, f);
 }
 
+enum { GRAD_ALIGN = 256 };
+
+static bool alloc_grads(executor *x, failure *f) {
+    const graph *g = x->g;
+    for (vid v = 1; v < arrlen(g->values); v++)
+        if (g->values[v].role == ROLE_GRAD)
+            x->grads_bytes += ((size_t)value_storage(g, v) + GRAD_ALIGN - 1) / GRAD_ALIGN * GRAD_ALIGN;
+    if (!x->grads_bytes) return true;
+    TRY(x->b->alloc(&x->grads, x->grads_bytes, "gradients", f));
+    char *at = x->grads;
+    for (vid v = 1; v < arrlen(g->values); v++) {
+        size_t bytes = g->values[v].role == ROLE_GRAD ? (size_t)value_storage(g, v) : 0;
+        if (bytes) x->data[v] = at;
+        at += (bytes + GRAD_ALIGN - 1) / GRAD_ALIGN * GRAD_ALIGN;
+    }
+    return x->b->clear(x->grads, x->grads_bytes, f);
+}
+
 /* Everything persistent that executor_bind does not give, and params that others lie in (their gaps must be 0). */
 static bool alloc_persistent(executor *x, failure *f) {
     for (vid v = 1; v < arrlen(x->g->values); v++) {
         const graph_value *value = &x->g->values[v];
         bool shared = value->role == ROLE_PARAM && (value->ld || value->storage_rows);
-        if (value->role != ROLE_TEMP && (value->role != ROLE_PARAM || shared)) TRY(alloc_storage(x, v, f));
+        bool elsewhere = value->role == ROLE_TEMP || value->role == ROLE_GRAD;
+        if (!elsewhere && (value->role != ROLE_PARAM || shared)) TRY(alloc_storage(x, v, f));
     }
-    return true;
+    return alloc_grads(x, f);
 }
 
 /* Addresses inside other values, once these have theirs. */
@@ -83,6 +104,7 @@ void executor_close(executor *x) {
     if (!x) return;
     for (vid v = 1; v < arrlen(x->g->values); v++)
         if (x->owned[v]) x->b->free(x->data[v]);
+    if (x->grads) x->b->free(x->grads);
     if (x->arena) x->b->free(x->arena);
     if (x->scratch) x->b->free(x->scratch);
     free(x->data);
@@ -141,6 +163,7 @@ bool executor_download(executor *x, vid v, void *to, int64_t elements, failure *
 
 bool executor_clear(executor *x, value_role role, failure *f) {
     assert(role == ROLE_GRAD || role == ROLE_OUTPUT);
+    if (role == ROLE_GRAD) return !x->grads || x->b->clear(x->grads, x->grads_bytes, f);
     for (vid v = 1; v < arrlen(x->g->values); v++)
         if (x->g->values[v].role == role) TRY(x->b->clear(x->data[v], (size_t)value_bytes(&x->g->values[v]), f));
     return true;

@@ -204,6 +204,7 @@ static void place(device_call *d, int i) {
     int under = out ? input_under(d, i - s->n_in) : -1;
     if (d->layout == PACKED) {
         place_packed(d, i, v);
+        t.room = value_room(&d->g, v);
     } else if (under >= 0) {
         d->of_block[i] = d->of_block[under];
     } else {

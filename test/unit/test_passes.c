@@ -283,6 +283,9 @@ static void layout_stacks_weights(void **state) {
             assert_true(g.values[o->out[NQR_V]].base == o->out[NQR_Q] && g.values[o->out[NQR_V]].at == 48);
         } else if (o->kind == OP_qkv_bwd) {
             assert_int_equal(value_ld(&g, o->in[QKV_DV]), 64 + 16);
+            const graph_value *dAv = &g.values[o->out[QKV_DAV]];
+            assert_true(dAv->base == o->out[QKV_DAQ] && dAv->at == 6 * 24);
+            assert_int_equal(g.values[o->out[QKV_DAQ]].storage_rows, 9);
         } else if (o->kind == OP_linear_lora) {
             assert_int_equal(value_ld(&g, o->in[LORA_X]), g.values[o->in[LORA_X]].cols + 8);
         } else if (o->kind == OP_gate_up_bwd) {
