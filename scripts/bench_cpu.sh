@@ -23,14 +23,15 @@ cat >"$work/config.json" <<JSON
  "lora_alpha": 32, "learning_rate": 1e-4, "device": "cpu", "threads": $threads, "output_dir": "ours",
  "overwrite_output_dir": true}
 JSON
-"$program" data --config "$work/config.json" --dump 0 >"$work/rows.jsonl"
+quietly() { "$@" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }; }
+quietly "$program" data --config "$work/config.json" --dump 0 >"$work/rows.jsonl"
 
 for ((round = 1; round <= rounds; round++)); do
-    "$program" --config "$work/config.json" >/dev/null
+    quietly "$program" --config "$work/config.json" >/dev/null
     cp "$work/ours/metrics.jsonl" "$work/ours-$round.metrics"
     cp "$work/ours/summary.json" "$work/ours-$round.summary"
-    "$python" "$here/peer_cpu.py" --model "$model" --rows "$work/rows.jsonl" --steps "$steps" --threads "$threads" \
-        >"$work/peer-$round.json" 2>"$work/peer.err" || { tail -5 "$work/peer.err"; exit 1; }
+    quietly "$python" "$here/peer_cpu.py" --model "$model" --rows "$work/rows.jsonl" --steps "$steps" \
+        --threads "$threads" >"$work/peer-$round.json"
 done
 
 echo "command: scripts/bench_cpu.sh $(basename "$model") $(basename "$data") $rounds $steps"
@@ -54,14 +55,14 @@ runs = {"liger-sft": [ours(r) for r in rounds],
         "transformers + PEFT": [json.load(open(f"{work}/peer-{r}.json")) for r in rounds]}
 print("\n| program | tokens/s | (each round) | start, s | first step, s | peak memory, GiB | first loss | last loss |")
 print("|---|---|---|---|---|---|---|---|")
-middle = {}
-for name, list_ in runs.items():
-    m = middle[name] = {k: statistics.median(run[k] for run in list_) for k in
-                        ("tokens_per_second", "start_seconds", "first_step_seconds", "peak_memory_gib", "first_loss", "loss")}
-    each = ", ".join(f"{run['tokens_per_second']:.0f}" for run in list_)
-    print(f"| {name} | {m['tokens_per_second']:.1f} | {each} | {m['start_seconds']:.2f} | {m['first_step_seconds']:.2f} "
-          f"| {m['peak_memory_gib']:.2f} | {m['first_loss']:.4f} | {m['loss']:.4f} |")
+KEYS = "tokens_per_second", "start_seconds", "first_step_seconds", "peak_memory_gib", "first_loss", "loss"
+middle = {name: {k: statistics.median(run[k] for run in list_) for k in KEYS} for name, list_ in runs.items()}
+for name, m in middle.items():
+    each = ", ".join(f"{run['tokens_per_second']:.0f}" for run in runs[name])
+    print(f"| {name} | {m['tokens_per_second']:.1f} | {each} | {m['start_seconds']:.2f} "
+          f"| {m['first_step_seconds']:.2f} | {m['peak_memory_gib']:.2f} | {m['first_loss']:.4f} | {m['loss']:.4f} |")
 a, b = middle["liger-sft"], middle["transformers + PEFT"]
-print(f"\nours / peer: tokens/s {a['tokens_per_second'] / b['tokens_per_second']:.2f} x, start {b['start_seconds'] / a['start_seconds']:.1f} x "
-      f"sooner, memory {a['peak_memory_gib'] / b['peak_memory_gib']:.2f} x")
+print(f"\nours / peer: tokens/s {a['tokens_per_second'] / b['tokens_per_second']:.2f} x, "
+      f"start {b['start_seconds'] / a['start_seconds']:.1f} x sooner, "
+      f"memory {a['peak_memory_gib'] / b['peak_memory_gib']:.2f} x")
 PYTHON

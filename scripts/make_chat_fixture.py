@@ -106,8 +106,8 @@ def make_training(rows):
 
 
 def main():
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    shutil.rmtree(FOLDER / "adapter", ignore_errors=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)  # other scripts keep files here too
     make_model(*make_tokenizer())
     make_training(make_data())
 

@@ -59,7 +59,7 @@ MODELS = {
                                       "head_dim": 16, "rope_theta": 10000.0, "torch_dtype": "float32",
                                       "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
                                                        "high_freq_factor": 4.0,
-                                                       "original_max_position_embeddings": 64}}, "F32", "hub", 1002),
+                                                       "original_max_position_embeddings": 64}}, "F32", "hub", 6),
     "llama-bias": (COMMON | LLAMA | {"attention_bias": True, "mlp_bias": True}, "F32", "saved", 1003),
     "qwen2": (COMMON | QWEN2 | {"tie_word_embeddings": True, "rope_theta": 1000000.0, "torch_dtype": "float32",
                                 "use_sliding_window": False, "sliding_window": 4, "max_window_layers": 2}, "F32",
@@ -236,6 +236,7 @@ def make(folder):
         exact, exact_grads = run_once(load(folder, torch.float64), row)
         golden |= {f"{kind}.{k}": v for k, v in values.items()} | {f"{n}.grad": g for n, g in grads.items()}
         noise[kind] = max(distance(values[k], exact[k]) for k in values)
+        noise[kind + " rows"] = max(distance(a, b) for a, b in zip(values["logits"], exact["logits"]))
         noise[kind + " grads"] = max(distance(grads[n], exact_grads[n]) for n in grads)
         assert all(g.norm() > 1e-4 for g in grads.values()), [n for n, g in grads.items() if g.norm() <= 1e-4]
         model = load(folder, torch.float32)

@@ -2,7 +2,10 @@
 #include "base/threads.h"
 #include "cli/command.h"
 
+#include <signal.h>
+
 int main(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is a write that fails, with a message */
     threads_wait_briefly(argv);
     return command_run(argc, argv);
 }

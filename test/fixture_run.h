@@ -173,6 +173,20 @@ static inline float *fixture_download(const fixture_run *r, vid v, int64_t n) {
     return x;
 }
 
+/* All gradients one after the other (stb_ds). */
+static inline float *fixture_gradients(const fixture_run *r) {
+    float *all = NULL;
+    for (vid v = 1; v < arrlen(r->s.g.values); v++) {
+        const graph_value *value = &r->s.g.values[v];
+        if (value->role != ROLE_PARAM || !value->trainable) continue;
+        size_t n = (size_t)value_count(value);
+        float *grad = fixture_download(r, value->grad, (int64_t)n);
+        memcpy(arraddnptr(all, n), grad, n * sizeof *grad);
+        free(grad);
+    }
+    return all;
+}
+
 static inline float fixture_loss(const fixture_run *r) {
     float loss;
     MUST(executor_download(r->s.x, r->s.io.loss, &loss, 1, f));

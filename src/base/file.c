@@ -172,6 +172,18 @@ bool file_make_folders(const char *path, failure *f) {
     return ok;
 }
 
+bool file_check_folder(const char *path, failure *f) {
+    if (!path[0]) return fail(f, FAIL_INPUT, "found \"\", expected a folder's path");
+    arena a = {0};
+    const char *at = path;
+    while (!file_exists(at) && strcmp(at, ".") != 0) at = path_folder(&a, at);
+    bool ok = true;
+    if (!file_is_folder(at)) ok = fail(f, FAIL_INPUT, "%s is a file, expected a folder", at);
+    else if (access(at, W_OK) != 0) ok = fail_errno(f, FAIL_MACHINE, "%s", at);
+    arena_free(&a);
+    return ok;
+}
+
 char *path_join(arena *a, const char *folder, const char *name) {
     if (name[0] == '/' || !folder[0]) return arena_strdup(a, name);
     return arena_printf(a, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);

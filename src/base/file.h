@@ -29,6 +29,8 @@ bool file_write(const char *path, const void *data, size_t bytes, failure *f); /
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 bool file_make_folders(const char *path, failure *f);
+/* A folder that can be written, or one that can be made (then its nearest parent there is counts); makes nothing. */
+bool file_check_folder(const char *path, failure *f);
 char *path_join(arena *a, const char *folder, const char *name); /* an absolute name wins */
 char *path_folder(arena *a, const char *path);                   /* "." for a bare name */
 #endif

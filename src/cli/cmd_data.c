@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "cli/command.h"
+#include "cli/load_data.h"
 #include "data/dataset.h"
 #include "weights/hub_cache.h"
 
@@ -53,12 +54,7 @@ static bool load(data_view *v, failure *f) {
     const config *c = v->c;
     int vocab;
     TRY(read_vocab(&vocab, v, f));
-    truncation cut = strcmp(c->truncation_strategy, "left") == 0    ? TRUNCATE_LEFT
-                     : strcmp(c->truncation_strategy, "right") == 0 ? TRUNCATE_RIGHT
-                                                                    : TRUNCATE_DELETE;
-    dataset_options o = {
-        c->dataset.items, c->dataset.n, (int)c->max_length, cut, c->strict, c->system[0] ? c->system : NULL, vocab,
-        (int)c->threads};
+    dataset_options o = data_options(c, &c->dataset, vocab);
     TRY(dataset_load(&v->d, &o, v->tokens, v->chat, f));
     /* packed: the rows of the loader's first epoch; else the file's order, to be held against the file */
     bool shuffle = c->packing && c->dataset_shuffle;

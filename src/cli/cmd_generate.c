@@ -87,7 +87,7 @@ static bool answer(session *s, const int32_t *prompt, failure *f) {
     answer_end end = ANSWER_STOPPED;
     bool ok = generate_answer(&g, prompt, n, &o, print_token, &p, &ids, &end, f);
     if (p.text.size > p.shown) fwrite(p.text.data + p.shown, 1, p.text.size - p.shown, stdout);
-    putchar('\n');
+    if (ok) putchar('\n');
     if (ok && end == ANSWER_FULL)
         log_info("the answer was cut at %lld tokens (max_new_tokens %lld, model positions %d)", (long long)arrlen(ids),
                  (long long)c->max_new_tokens, s->model.max_position);

@@ -30,10 +30,10 @@ static bool print_plan(session *s, const config *c, failure *f) {
     TRY(session_open_backend(s, f));
     size_t room = s->b->memory();
     bool chosen = false;
-    print_header(s);
     for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
         session_drop_program(s);
         TRY(session_build(s, SESSION_TRAIN, train_slots(c), level, f));
+        if (level == 0) print_header(s);
         plan p;
         plan_make(&p, &s->g, s->b, true);
         bool fits = !room || (size_t)p.total <= room;

@@ -19,6 +19,7 @@ static const command commands[] = {
     {"eval", "Loss and perplexity of a file, and with --exact_match how many rows are answered word for word.",
      cmd_eval},
     {"generate", "Answers a prompt.", cmd_generate},
+    {"bench", "Times training steps on random weights and tokens, fused beside unfused.", cmd_bench},
     {"merge", "Folds an adapter into its base model: a new model folder.", cmd_merge},
     {NULL, NULL, NULL},
 };

@@ -18,5 +18,6 @@ bool cmd_graph(const config *c, failure *f);
 bool cmd_data(const config *c, failure *f);
 bool cmd_eval(const config *c, failure *f);
 bool cmd_generate(const config *c, failure *f);
+bool cmd_bench(const config *c, failure *f);
 bool cmd_merge(const config *c, failure *f);
 #endif

@@ -22,16 +22,28 @@ static void say(const drop_count *list, const char *what) {
     }
 }
 
+dataset_options data_options(const config *c, const string_list *paths, int vocab) {
+    return (dataset_options){.paths = paths->items,
+                             .n_paths = paths->n,
+                             .max_length = (int)c->max_length,
+                             .truncation = truncation_of(c),
+                             .strict = c->strict,
+                             .vocab = vocab,
+                             .system = c->system[0] ? c->system : NULL,
+                             .threads = (int)c->threads};
+}
+
+static void warn_of_positions(const dataset *d, const char *key, int positions) {
+    int64_t longer = 0;
+    for (int64_t i = 0; i < dataset_count(d); i++) longer += d->start[i + 1] - d->start[i] > positions;
+    if (longer && positions > 0)
+        log_warning("%s: %lld rows are longer than the %d positions that the model was made for", key,
+                    (long long)longer, positions);
+}
+
 bool load_files(dataset *d, const string_list *paths, const char *key, const session *s, failure *f) {
     const config *c = s->c;
-    dataset_options o = {.paths = paths->items,
-                         .n_paths = paths->n,
-                         .max_length = (int)c->max_length,
-                         .truncation = truncation_of(c),
-                         .strict = c->strict,
-                         .vocab = s->model.vocab,
-                         .system = c->system[0] ? c->system : NULL,
-                         .threads = (int)c->threads};
+    dataset_options o = data_options(c, paths, s->model.vocab);
     TRY(config_need(c, key, f));
     if (!dataset_load(d, &o, s->tokens, s->chat, f)) return fail_in(f, "%s", key);
     say(d->drops, "left out");
@@ -39,6 +51,7 @@ bool load_files(dataset *d, const string_list *paths, const char *key, const ses
     if (d->dropped_characters)
         log_warning("%s: %lld characters are not in the vocabulary and were dropped", key,
                     (long long)d->dropped_characters);
+    warn_of_positions(d, key, s->model.max_position);
     return true;
 }
 

@@ -4,6 +4,9 @@
 #include "data/dataset.h"
 #include "train/session.h"
 
+/* The rules of the config for reading `paths`. vocab: rows of the model's embedding, 0: unknown. */
+dataset_options data_options(const config *c, const string_list *paths, int vocab);
+
 /* Files of `paths` under the rules of the config; s has model and text open. Warns with one line per reason for rows
  * left out. Fails when no label token is left. */
 bool load_files(dataset *d, const string_list *paths, const char *key, const session *s, failure *f);

@@ -43,7 +43,6 @@ float cpu_exp_sum(float *y, const float *x, float shift, int64_t n); /* y = exp(
 float cpu_exp_sum_only(const float *x, float shift, int64_t n);
 void cpu_scale(float *y, const float *x, float by, int64_t n);
 void cpu_add(float *y, const float *a, const float *b, int64_t n);
-void cpu_axpy(float *y, float a, const float *x, int64_t n); /* y += a x */
 /* sin and cos of (float)position * freq[j] */
 void cpu_sincos(float *cosine, float *sine, const float *freq, float position, int64_t n);
 

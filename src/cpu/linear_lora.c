@@ -44,7 +44,7 @@ int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op) {
 void cpu_op_linear_lora(const kernel_call *call) {
     const tensor *in = call->in;
     float *y = call->out[0].data, *s = call->out[1].data;
-    int64_t n = call->batch->rows;
+    int64_t n = kernel_rows(call);
     cpu_linear(y, in[LORA_X].data, &in[LORA_W], &in[LORA_BIAS], n, call->out[0].add, call->scratch);
     cpu_lora(y, s, in[LORA_X].data, &in[LORA_A], &in[LORA_B], n, call->op->attr.scale, call->scratch);
 }
@@ -53,5 +53,5 @@ void cpu_op_linear_lora_bwd(const kernel_call *call) {
     const tensor *in = call->in, *out = call->out;
     cpu_lora_grads to = {out[0].data, out[0].add, &out[1], &out[2]};
     cpu_lora_bwd(&to, in[LORA_BWD_DY].data, in[LORA_BWD_X].data, &in[LORA_BWD_W], &in[LORA_BWD_A], &in[LORA_BWD_B],
-                 in[LORA_BWD_S].data, call->batch->rows, call->op->attr.scale, call->scratch);
+                 in[LORA_BWD_S].data, kernel_rows(call), call->op->attr.scale, call->scratch);
 }

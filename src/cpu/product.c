@@ -98,11 +98,19 @@ static void dot_rows(float *out, const float *x, const tensor *W, int64_t m, int
     else out[0] = direct ? cpu_dot_bf16(x, w, K) : cpu_dot(x, as_float, K);
 }
 
+/* The rows after these are wanted next; the processor's own prefetching stops at each page. */
+static void prefetch_rows(const tensor *W, int64_t m, int64_t rows) {
+    if (m + rows > W->rows) return;
+    const char *from = element(W, m, 0), *to = from + (size_t)(rows * W->cols) * dtype_size(W->type);
+    for (; from < to; from += 64) __builtin_prefetch(from);
+}
+
 static void few_rows_nt(float *y, const float *x, const tensor *W, int64_t n, float alpha, float beta, float *scratch) {
     int64_t M = W->rows, K = W->cols, quads = M / 4;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < quads + M % 4; i++) {
         int64_t m = i < quads ? i * 4 : quads * 4 + i - quads, rows = i < quads ? 4 : 1;
+        if (rows == 4) prefetch_rows(W, m + 4, 4);
         for (int64_t t = 0; t < n; t++) {
             float sum[4];
             dot_rows(sum, x + t * K, W, m, rows, thread_panel(W, scratch));

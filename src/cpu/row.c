@@ -130,10 +130,6 @@ SIMD_CLONES void cpu_add(float *y, const float *a, const float *b, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
 }
 
-SIMD_CLONES void cpu_axpy(float *y, float a, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
-}
-
 /* The angle is rounded to float first, as Hugging Face computes it, then reduced by multiples of pi/2 in double. */
 SIMD_CLONES void cpu_sincos(float *cosine, float *sine, const float *freq, float position, int64_t n) {
 #pragma omp simd

@@ -35,6 +35,7 @@ const char *example_note_text(int bit) {
         "half a surrogate pair (\\ud800-\\udfff) replaced by U+FFFD",
         "a number, true or false taken as its JSON text",
         "a list of tools left out of the prompt",
+        "an answer marked as bad (\"label\": false), learnt like any other",
     };
     return texts[bit];
 }
@@ -187,6 +188,9 @@ static bool check_answers(example *e, failure *f) {
 static bool read_layout(example *e, failure *f) {
     if (!cJSON_IsObject(e->root))
         return example_bad(e, f, "not an object", "found %s, expected an object", json_kind(e->root));
+    if (json_find(e->root, "chosen") && json_find(e->root, "rejected"))
+        return example_bad(e, f, "chosen and rejected answers, for preference training",
+                           "preference training is not in this version");
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
         if (json_find(e->root, layouts[i].key)) return layouts[i].read(e, e->root, f);
     if (json_find(e->root, "input") || cJSON_GetObjectItemCaseSensitive(e->root, "output"))
@@ -215,6 +219,7 @@ bool example_read(example *e, const data_row *row, const char *system, failure *
                 (cJSON_IsString(tools) && (!tools->valuestring[0] || strcmp(tools->valuestring, "[]") == 0)) ||
                 (cJSON_IsArray(tools) && !tools->child);
     if (!none) e->notes |= NOTE_TOOLS;
+    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(e->root, "label"))) e->notes |= NOTE_LABEL;
     if (system && e->messages[0].role != CHAT_SYSTEM)
         arrins(e->messages, 0, ((chat_message){CHAT_SYSTEM, system, strlen(system), false}));
     return true;

@@ -13,7 +13,8 @@ typedef enum { /* rules applied to a row that was kept; bits */
                NOTE_SURROGATE = 1,
                NOTE_NUMBER = 2,
                NOTE_TOOLS = 4,
-               NOTE_COUNT = 3,
+               NOTE_LABEL = 8,
+               NOTE_COUNT = 4,
 } example_note;
 const char *example_note_text(int bit); /* 0..NOTE_COUNT-1 */
 

@@ -15,9 +15,18 @@ struct executor {
     int64_t *room; /* [values] see tensor */
     char *arena;
     void *scratch;
+<<<<<<< HEAD
     void *grads; /* all gradients, so that one call clears them */
     size_t grads_bytes;
+=======
+    struct {
+        void *block;
+        size_t bytes;
+    } gathered[2]; /* all GRAD values, all OUTPUT values: cleared together at each step */
+>>>>>>> refs/heads/main
 };
+
+static int gathered_index(value_role role) { return role == ROLE_GRAD ? 0 : role == ROLE_OUTPUT ? 1 : -1; }
 
 /* Storage of its own for a value that is neither temporary nor bound: zeroed. */
 static bool alloc_storage(executor *x, vid v, failure *f) {
@@ -52,10 +61,33 @@ static bool alloc_persistent(executor *x, failure *f) {
     for (vid v = 1; v < arrlen(x->g->values); v++) {
         const graph_value *value = &x->g->values[v];
         bool shared = value->role == ROLE_PARAM && (value->ld || value->storage_rows);
+<<<<<<< HEAD
         bool elsewhere = value->role == ROLE_TEMP || value->role == ROLE_GRAD;
         if (!elsewhere && (value->role != ROLE_PARAM || shared)) TRY(alloc_storage(x, v, f));
+=======
+        if (value->role == ROLE_INPUT || value->role == ROLE_STATE || shared) TRY(alloc_storage(x, v, f));
+>>>>>>> refs/heads/main
     }
     return alloc_grads(x, f);
+}
+
+/* One block for the values of a role that is cleared as a whole. */
+static bool alloc_gathered(executor *x, value_role role, const char *what, failure *f) {
+    enum { ALIGN = 256 };
+    int k = gathered_index(role), n = (int)arrlen(x->g->values);
+    size_t bytes = 0;
+    for (vid v = 1; v < n; v++)
+        if (x->g->values[v].role == role) bytes += ((size_t)value_storage(x->g, v) + ALIGN - 1) / ALIGN * ALIGN;
+    if (!bytes) return true;
+    TRY(x->b->alloc(&x->gathered[k].block, bytes, what, f));
+    x->gathered[k].bytes = bytes;
+    char *at = x->gathered[k].block;
+    for (vid v = 1; v < n; v++) {
+        if (x->g->values[v].role != role) continue;
+        x->data[v] = at;
+        at += ((size_t)value_storage(x->g, v) + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return x->b->clear(x->gathered[k].block, bytes, f);
 }
 
 /* Addresses inside other values, once these have theirs. */
@@ -85,8 +117,9 @@ bool executor_open(executor **out, const graph *g, const plan *p, const backend 
                     .room = xcalloc(n, sizeof(int64_t))};
     for (vid v = 1; v < arrlen(g->values); v++) x->room[v] = value_room(g, v);
     void *temporaries = NULL;
-    bool ok =
-        check_kernels(x, f) && alloc_persistent(x, f) && b->alloc(&temporaries, (size_t)p->arena + 1, "temporaries", f);
+    bool ok = check_kernels(x, f) && alloc_persistent(x, f) && alloc_gathered(x, ROLE_GRAD, "gradients", f) &&
+              alloc_gathered(x, ROLE_OUTPUT, "outputs", f) &&
+              b->alloc(&temporaries, (size_t)p->arena + 1, "temporaries", f);
     x->arena = temporaries;
     if (ok) ok = b->alloc(&x->scratch, (size_t)p->scratch + 1, "scratch", f);
     if (!ok) {
@@ -104,7 +137,12 @@ void executor_close(executor *x) {
     if (!x) return;
     for (vid v = 1; v < arrlen(x->g->values); v++)
         if (x->owned[v]) x->b->free(x->data[v]);
+<<<<<<< HEAD
     if (x->grads) x->b->free(x->grads);
+=======
+    for (int k = 0; k < 2; k++)
+        if (x->gathered[k].block) x->b->free(x->gathered[k].block);
+>>>>>>> refs/heads/main
     if (x->arena) x->b->free(x->arena);
     if (x->scratch) x->b->free(x->scratch);
     free(x->data);
@@ -162,11 +200,17 @@ bool executor_download(executor *x, vid v, void *to, int64_t elements, failure *
 }
 
 bool executor_clear(executor *x, value_role role, failure *f) {
+<<<<<<< HEAD
     assert(role == ROLE_GRAD || role == ROLE_OUTPUT);
     if (role == ROLE_GRAD) return !x->grads || x->b->clear(x->grads, x->grads_bytes, f);
     for (vid v = 1; v < arrlen(x->g->values); v++)
         if (x->g->values[v].role == role) TRY(x->b->clear(x->data[v], (size_t)value_bytes(&x->g->values[v]), f));
     return true;
+=======
+    int k = gathered_index(role);
+    assert(k >= 0);
+    return !x->gathered[k].block || x->b->clear(x->gathered[k].block, x->gathered[k].bytes, f);
+>>>>>>> refs/heads/main
 }
 
 tensor executor_tensor(const executor *x, vid v) {

@@ -5,30 +5,20 @@
 #include "weights/model_folder.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static bool is_full(const config *c) { return strcmp(c->tuner_type, "full") == 0; }
-
-/* A folder that can be written, or one that can be made: then its nearest parent there is counts. */
-static bool check_place(const char *folder, failure *f) {
-    if (!folder[0]) return fail(f, FAIL_INPUT, "output_dir: found \"\", expected a folder's path");
-    arena a = {0};
-    const char *at = folder;
-    while (!file_exists(at) && strcmp(at, ".") != 0) at = path_folder(&a, at);
-    bool ok = true;
-    if (!file_is_folder(at)) ok = fail(f, FAIL_INPUT, "output_dir: %s is a file, expected a folder", at);
-    else if (access(at, W_OK) != 0) ok = fail_errno(f, FAIL_MACHINE, "output_dir: %s", at);
-    arena_free(&a);
-    return ok;
-}
 
 bool save_check_folder(const session *s, failure *f) {
     const config *c = s->c;
     static const char *const results[] = {"adapter_config.json", "adapter_model.safetensors", "model.safetensors",
                                           "model.safetensors.index.json", "metrics.jsonl"};
     arena a = {0};
-    bool ok = check_place(c->output_dir, f);
+    bool ok = file_check_folder(c->output_dir, f) || fail_in(f, "output_dir");
     if (ok && is_full(c)) ok = model_folder_check(c->output_dir, s->folder, true, f);
+    else if (ok && file_exists(path_join(&a, c->output_dir, "config.json")))
+        ok = fail(f, FAIL_INPUT,
+                  "output_dir: %s holds a model, to which loaders would apply this adapter; choose another folder",
+                  c->output_dir);
     for (size_t i = 0; ok && !c->overwrite_output_dir && i < sizeof results / sizeof *results; i++)
         if (file_exists(path_join(&a, c->output_dir, results[i])))
             ok = fail(f, FAIL_INPUT,

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "model/model_weights.h"
+#include "train/bind.h"
 #include "weights/hub_cache.h"
 
 #include <assert.h>
@@ -131,33 +132,6 @@ bool session_build(session *s, session_kind kind, int n_rows, recompute_level le
     return true;
 }
 
-/* Adapter start: A uniform in +-1/sqrt(in) (PEFT's kaiming_uniform with a = sqrt 5), B zero. */
-static bool init_adapter_param(session *s, vid v, failure *f) {
-    const graph_value *value = &s->g.values[v];
-    int64_t n = value_count(value);
-    float *w = xcalloc((size_t)n, sizeof *w), bound = 1 / sqrtf((float)value->cols);
-    uint64_t key = rng_fold((uint64_t)s->c->seed, 0x10AA);
-    for (const char *p = value->name; *p; p++) key = rng_fold(key, (unsigned char)*p);
-    if (strstr(value->name, ".lora_A.weight"))
-        for (int64_t i = 0; i < n; i++) w[i] = (2 * rng_uniform(key, (uint64_t)i) - 1) * bound;
-    bool ok = executor_bind(s->x, v, w, DTYPE_F32, f);
-    free(w);
-    return ok;
-}
-
-static bool bind_weights(session *s, failure *f) {
-    int n = (int)arrlen(s->g.values);
-    const st_tensor **found = xcalloc((size_t)n, sizeof *found);
-    bool ok = model_weights_find(&s->g, s->weights, &s->model, found, f) &&
-              (!s->adapter || adapter_weights_find(&s->g, s->adapter, found, f));
-    for (vid v = 1; v < n && ok; v++) {
-        if (found[v]) ok = executor_bind(s->x, v, found[v]->data, found[v]->type, f);
-        else if (s->g.values[v].role == ROLE_PARAM) ok = init_adapter_param(s, v, f);
-    }
-    free(found);
-    return ok;
-}
-
 static bool upload_rope(session *s, failure *f) {
     float *freq = xcalloc((size_t)s->model.head_dim / 2, sizeof *freq);
     model_rope_frequencies(&s->model, freq);
@@ -168,7 +142,7 @@ static bool upload_rope(session *s, failure *f) {
 
 bool session_start(session *s, bool planned, failure *f) {
     plan_make(&s->p, &s->g, s->b, planned);
-    return executor_open(&s->x, &s->g, &s->p, s->b, f) && bind_weights(s, f) && upload_rope(s, f);
+    return executor_open(&s->x, &s->g, &s->p, s->b, f) && bind_params(s, f) && upload_rope(s, f);
 }
 
 int session_ops(const session *s) { return (int)arrlen(s->g.ops); }
@@ -178,6 +152,10 @@ void session_drop_program(session *s) {
     s->x = NULL;
     plan_free(&s->p);
     graph_free(&s->g);
+    for (int i = 0; i < arrlen(s->vectors); i++) free(s->vectors[i]);
+    arrfree(s->vectors);
+    free(s->random);
+    s->random = NULL;
 }
 
 void session_close(session *s) {

@@ -34,6 +34,8 @@ typedef struct {
     plan p;
     const backend *b;
     executor *x;
+    void *random;   /* bench: host memory of the random weights; */
+    void **vectors; /* stb_ds */
 } session;
 
 /* The model folder and config.json alone: enough for plan and graph. */
@@ -47,7 +49,8 @@ bool session_open_weights(session *s, failure *f);
 /* Appends the program for n_rows slots for the backend that the config names (opened here when it is not yet) and runs
  * the passes up to `level`; stored types come from the weights when these are open. */
 bool session_build(session *s, session_kind kind, int n_rows, recompute_level level, failure *f);
-/* Backend, plan, memory, weights. `planned` false gives each temporary its own memory (tests). */
+/* Plan, memory, weights (random ones when none are open: bench). `planned` false gives each temporary its own memory
+ * (tests). */
 bool session_start(session *s, bool planned, failure *f);
 void session_close(session *s);
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "exec/device_stats.h"
+#include "exec/flops.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
 
@@ -70,24 +71,43 @@ typedef struct {
     int64_t step, skipped;
 } run;
 
-static bool run_step(run *t, int n, step_metrics *m, failure *f) {
-    session *s = t->s;
-    int64_t labels = 0;
-    for (int i = 0; i < n; i++) labels += t->batches[i].info.labels;
+/* Share of the device's peak that the step's operations took, in percent. */
+static double utilisation(const session *s, const micro_batch *batches, int n, double seconds) {
+    double peak = s->b->peak_flops ? s->b->peak_flops(s->g.compute) : 0, flops = 0;
+    if (peak <= 0) return NAN;
+    for (int i = 0; i < n; i++)
+        flops += graph_flops(&s->g, &batches[i].info, batch_pairs(batches[i].cu, batches[i].info.docs));
+    return 100 * flops / seconds / peak;
+}
+
+bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, double learning_rate, step_metrics *m,
+                bool *skipped, failure *f) {
+    double started = clock_seconds();
+    float loss;
+    m->label_tokens = m->tokens = 0;
+    for (int i = 0; i < n; i++) m->label_tokens += batches[i].info.labels;
     TRY(executor_clear(s->x, ROLE_GRAD, f));
     TRY(executor_clear(s->x, ROLE_OUTPUT, f));
     for (int i = 0; i < n; i++) {
-        TRY(train_micro_batch(s, &t->batches[i], labels ? 1 / (float)labels : 0, true, f));
-        m->tokens += t->batches[i].info.rows;
+        TRY(train_micro_batch(s, &batches[i], m->label_tokens ? 1 / (float)m->label_tokens : 0, true, f));
+        m->tokens += batches[i].info.rows;
     }
-    m->learning_rate = schedule_rate(&t->rate, t->step);
-    float loss;
-    TRY(optimizer_step(t->o, m->learning_rate, &m->grad_norm, f));
+    TRY(optimizer_step(o, learning_rate, &m->grad_norm, f));
     TRY(executor_download(s->x, s->io.loss, &loss, 1, f));
     m->loss = (double)loss;
-    m->label_tokens = labels;
+    m->learning_rate = learning_rate;
     m->slots = (int64_t)n * train_slots(s->c);
-    if (isfinite(m->grad_norm)) return true;
+    m->step_seconds = clock_seconds() - started;
+    m->tokens_per_second = (double)m->tokens / m->step_seconds;
+    m->mfu = utilisation(s, batches, n, m->step_seconds);
+    *skipped = !isfinite(m->grad_norm);
+    return true;
+}
+
+static bool run_step(run *t, int n, step_metrics *m, failure *f) {
+    bool skipped;
+    TRY(train_step(t->s, t->o, t->batches, n, schedule_rate(&t->rate, t->step), m, &skipped, f));
+    if (!skipped) return true;
     t->skipped++;
     log_warning("step %lld: loss %g, gradient norm %g: no update (%lld steps skipped so far)", (long long)t->step + 1,
                 m->loss, m->grad_norm, (long long)t->skipped);
@@ -132,13 +152,10 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
     int n;
     out->start_seconds = clock_seconds() - begin;
     while (loader_next(t->l, t->batches, &n)) {
-        double started = clock_seconds();
-        step_metrics m = {.steps = t->rate.total, .mfu = NAN};
+        step_metrics m = {.steps = t->rate.total};
         TRY(run_step(t, n, &m, f));
         m.step = ++t->step;
         m.epoch = loader_epoch(t->l);
-        m.step_seconds = clock_seconds() - started;
-        m.tokens_per_second = (double)m.tokens / m.step_seconds;
         measure(&m.gpu_util, &m.memory_gib, false);
         if (t->step == 1) device_stats_reset(); /* the first step also chooses algorithms */
         busy += m.step_seconds;
@@ -156,7 +173,8 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
 bool train_run(session *s, const dataset *data, const dataset *eval, report *r, double begin, run_summary *out,
                failure *f) {
     const config *c = s->c;
-    run t = {.s = s, .n_batches = (int)c->gradient_accumulation_steps};
+    int64_t most = dataset_count(data); /* micro-batches of an epoch, at most */
+    run t = {.s = s, .n_batches = (int)(c->gradient_accumulation_steps < most ? c->gradient_accumulation_steps : most)};
     loader_options options = {.batch_size = (int)c->per_device_train_batch_size,
                               .max_length = (int)c->max_length,
                               .grad_accumulation = t.n_batches,

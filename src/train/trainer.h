@@ -3,6 +3,7 @@
 #define TRAIN_TRAINER_H
 #include "data/dataset.h"
 #include "report/report.h"
+#include "train/optimizer.h"
 #include "train/session.h"
 
 /* Rows of a micro-batch are per_device_train_batch_size * max_length slots. */
@@ -21,6 +22,12 @@ typedef struct {
 } eval_result;
 /* Mean loss of a data set through the forward half of the session's program. */
 bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *f);
+
+/* One optimizer step over n micro-batches at this learning rate: forward, backward, clipped update. Fills loss,
+ * grad_norm, learning_rate, tokens, label_tokens, slots, step_seconds, tokens_per_second and mfu (NAN where the peak is
+ * unknown). A gradient that is not finite leaves everything as it was: *skipped is then set. */
+bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, double learning_rate, step_metrics *m,
+                bool *skipped, failure *f);
 
 /* Runs one micro-batch: forward, and backward when `backward`, with dLoss/dnll = scale on label rows. */
 bool train_micro_batch(session *s, const micro_batch *b, float scale, bool backward, failure *f);

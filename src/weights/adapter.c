@@ -151,9 +151,10 @@ static void join_paths(adapter_config *c, arena *a) {
     text_free(&t);
 }
 
+/* What "all-linear" stands for. PEFT knows that word in a config it trains with, not in one it loads. */
+static const char *const all_linear[] = {"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"};
+
 static bool read_targets(adapter_config *c, const cJSON *root, const char *place, arena *a, failure *f) {
-    static const char *const all_linear[] = {"down_proj", "gate_proj", "k_proj", "o_proj",
-                                             "q_proj",    "up_proj",   "v_proj"};
     const cJSON *targets = json_find(root, "target_modules");
     if (cJSON_IsString(targets)) {
         if (strcmp(targets->valuestring, "all-linear") == 0) return copy_names(c, all_linear, 7, a), true;
@@ -235,11 +236,15 @@ static void put_targets(text_buf *t, const adapter_config *c) {
         json_put_string(t, c->targets[0], strlen(c->targets[0]));
         return;
     }
-    const char **sorted = xcalloc((size_t)c->n_targets, sizeof *sorted);
-    for (int i = 0; i < c->n_targets; i++) sorted[i] = c->targets[i];
-    qsort(sorted, (size_t)c->n_targets, sizeof *sorted, by_name);
+    const char *const *names = c->targets;
+    int n = c->n_targets;
+    for (int i = 0; i < c->n_targets; i++)
+        if (strcmp(c->targets[i], "all-linear") == 0) names = all_linear, n = 7;
+    const char **sorted = xcalloc((size_t)n, sizeof *sorted);
+    for (int i = 0; i < n; i++) sorted[i] = names[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_name);
     text_puts(t, "[");
-    for (int i = 0; i < c->n_targets; i++) {
+    for (int i = 0; i < n; i++) {
         text_puts(t, i ? ",\n    " : "\n    ");
         json_put_string(t, sorted[i], strlen(sorted[i]));
     }

@@ -34,6 +34,7 @@ static bool same_folder(const char *a, const char *b) {
 }
 
 bool model_folder_check(const char *output, const char *model, bool overwrite, failure *f) {
+    if (!file_check_folder(output, f)) return fail_in(f, "output_dir");
     if (same_folder(output, model)) return fail(f, FAIL_INPUT, "output_dir: %s is the model's own folder", output);
     arena a = {0};
     bool adapter = file_exists(path_join(&a, output, "adapter_config.json"));

@@ -22,3 +22,29 @@ fi
         [ -e "$(dirname "$page")/$target" ] || { echo "$page: no $target"; exit 1; }
     done || exit 1
 done)
+# Every test that docs/cases.md names is there (a unit test: defined and run; of a script: the words stand in it), and no
+# case is without a row.
+(cd "$root" || exit 1
+bad=0
+while IFS='|' read -r _ id _ tests _; do
+    id=${id// /}
+    [[ $id =~ ^[A-Z][0-9][0-9]$ ]] || continue
+    echo "$id" >>/dev/fd/3
+    while IFS= read -r part; do
+        [[ $part =~ ^\ *\`(test/[a-z_/.]+)\`:\ (.*[^ ])\ *$ ]] || { echo "docs/cases.md: $id: cannot read \"$part\""; bad=1; continue; }
+        file=${BASH_REMATCH[1]} names=${BASH_REMATCH[2]}
+        if [[ $file = *.sh ]]; then
+            grep -qF -- "$names" "$file" || { echo "docs/cases.md: $id: \"$names\" is not in $file"; bad=1; }
+            continue
+        fi
+        for name in ${names//,/ }; do
+            grep -q "^static void $name(void \*\*state)" "$file" && [ "$(grep -cw "$name" "$file")" -ge 2 ] ||
+                { echo "docs/cases.md: $id: $name is no test of $file"; bad=1; }
+        done
+    done <<<"${tests//;/$'\n'}"
+done <docs/cases.md 3>"${seen:=$(mktemp)}"
+for id in T0{1..9} D0{1..9} D10 M0{1..9} L01 L03 A0{1,2,3,5,6} O0{1..4} R0{1..4} Z0{1,2}; do
+    [ "$(grep -cx "$id" "$seen")" = 1 ] || { echo "docs/cases.md: $(grep -cx "$id" "$seen") rows of $id, expected 1"; bad=1; }
+done
+rm -f "$seen"
+exit $bad) || exit 1

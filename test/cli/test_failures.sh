@@ -56,6 +56,10 @@ for command in plan graph data merge; do
     refuse 2 'model is needed' $command --adapter "$model/adapter"
 done
 
+refuse 1 'target_modules: "proj" matches no linear' plan --model "$model" --target_modules proj
+refuse 1 '"proj" matches no linear' graph --model "$model" --target_modules proj
+refuse 1 'no room for an answer' generate --model "$model" --prompt "$(printf '%0400d' 0)"
+
 # A model folder with a file missing or empty.
 for file in config.json model.safetensors tokenizer.json tokenizer_config.json; do
     for way in missing empty; do
@@ -76,8 +80,16 @@ out=$folder/first/summary.json refuse 1 'summary.json is a file, expected a fold
 out=$folder/first/summary.json/x refuse 1 'summary.json is a file, expected a folder' "${run[@]}"
 out='' refuse 1 'output_dir: found "", expected a folder' "${run[@]}"
 out=$model refuse 1 "is the model's own folder" "${run[@]}" --tuner_type full
+out=$model refuse 1 'holds a model, to which loaders would apply this adapter' "${run[@]}" --overwrite_output_dir
 [ "$sum" = "$(cksum "$folder"/first/*)" ] || wrong "a refused run changed an older result"
 train first --dataset "$data" --max_steps 1 --overwrite_output_dir
+# A disk that takes 4 KiB of a file: the error names the file, no piece of the adapter stays.
+(ulimit -f 4 && "$LIGER_SFT" "${run[@]}" --max_steps 1 --output_dir "$folder/short") >/dev/null 2>"$folder/err"
+code=$?
+count=$((count + 1))
+[ $code = 3 ] && grep -q '^error: .*adapter_model.safetensors.*File too large' "$folder/err" ||
+    { wrong "a full disk: exit code $code"; cat "$folder/err"; }
+[ "$(ls "$folder/short")" = metrics.jsonl ] || wrong "a full disk leaves $(ls "$folder/short")"
 
 # Odd but sound settings.
 train batch-3 --dataset "$data" --num_train_epochs 1 --per_device_train_batch_size 3
@@ -87,6 +99,7 @@ train one-row --dataset "$data#1" --num_train_epochs 2
 train many-rows --dataset "$data#999" --num_train_epochs 1
 train rank-100 --dataset "$data" --max_steps 1 --lora_rank 100
 train long-warmup --dataset "$data" --max_steps 3 --warmup_steps 100
+train many-batches --dataset "$data" --num_train_epochs 1 --gradient_accumulation_steps 1048576
 train split --dataset "$data" --max_steps 2 --split_dataset_ratio 0.5 --eval_steps 1
 # steps NAME N
 steps() {
@@ -98,11 +111,16 @@ steps batch-64 1
 steps half-epoch 1
 steps one-row 2
 steps many-rows 1
+steps many-batches 1
 column batch-3 loss >"$folder/a"
-for name in batch-64 many-rows rank-100; do # the same rows and a fresh adapter: the same first loss
+for name in batch-64 many-rows many-batches rank-100; do # the same rows and a fresh adapter: the same first loss
     column $name loss >"$folder/b"
     close 1e-6 "first loss of $name and batch-3" "$folder/b" "$folder/a"
 done
+printf '{"instruction":"%0300d","output":"x"}\n' 0 >"$folder/long.jsonl"
+"$LIGER_SFT" --model "$model" --dataset "$folder/long.jsonl" --max_length 400 --max_steps 1 --threads 1 \
+    --output_dir "$folder/long" >/dev/null 2>"$folder/err" || wrong "rows longer than the model's positions: exit code $?"
+grep -q '1 rows are longer than the 256 positions' "$folder/err" || wrong "no word about rows longer than the model's positions"
 [ "$(column split eval_loss | wc -l)" = 2 ] || wrong "--eval_steps 1 and 2 steps: not 2 evaluations"
 [ "$(column long-warmup learning_rate | tr '\n' ' ')" = "0 1e-06 2e-06 " ] || wrong "rates of a warm-up longer than the run"
 

@@ -27,5 +27,7 @@ refuse 2 'adapter is needed' --model "$models/qwen2" --output_dir "$work/new"
 refuse 1 'not on this machine' --model "$work/nowhere" --adapter "$models/qwen2/adapter" --output_dir "$work/new"
 refuse 1 'no such adapter folder' --model "$models/qwen2" --adapter "$work/nowhere" --output_dir "$work/new"
 refuse 1 'do not fit\|is no lora' --model "$models/llama3-rope" --adapter "$models/qwen3/adapter" --output_dir "$work/new"
+refuse 1 "output_dir: $work/said is a file" --model "$models/qwen2" --adapter "$models/qwen2/adapter" --output_dir "$work/said"
+refuse 1 'output_dir: found ""' --model "$models/qwen2" --adapter "$models/qwen2/adapter" --output_dir ''
 [ ! -e "$work/new" ] || fail "a refused merge left a folder"
 echo ok

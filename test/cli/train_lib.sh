@@ -16,8 +16,8 @@ wrong() {
 train() {
     local name=$1
     shift
-    "$LIGER_SFT" --model "$model" --device cpu --max_length 80 --logging_steps 1000 --threads 1 --output_dir "$folder/$name" "$@" \
-        >"$folder/$name.out" 2>"$folder/$name.err" </dev/null && return
+    "$LIGER_SFT" --model "$model" --device cpu --max_length 80 --logging_steps 1000 --threads 1 \
+        --output_dir "$folder/$name" "$@" >"$folder/$name.out" 2>"$folder/$name.err" </dev/null && return
     wrong "exit code $? of: train $name $*"
     cat "$folder/$name.out" "$folder/$name.err"
 }

@@ -35,7 +35,8 @@ static double operations(const op_case *c, const operand_set *s) {
         return sum / n * labels * (1 + (s->out[0].value != NULL) + (s->out[1].value != NULL));
     if (c->kind == OP_linear_dw || c->kind == OP_linear_lora_bwd || c->kind == OP_gate_up_bwd || c->kind == OP_qkv_bwd)
         for (int k = 0; k < s->n_out; k++)
-            if (s->out[k].cols > 1) sum += 2 * n * (double)(s->out[k].rows * s->out[k].cols);
+            if (s->out[k].cols > 1 && strcmp(s->out[k].row_symbol, "N") != 0)
+                sum += 2 * n * (double)(s->out[k].rows * s->out[k].cols);
     if (c->kind == OP_attention || c->kind == OP_attention_bwd)
         for (int d = 0; d < s->batch.docs; d++) {
             double length = s->cu[d + 1] - s->cu[d], pairs = length * (length + 1) / 2;
@@ -47,6 +48,7 @@ static double operations(const op_case *c, const operand_set *s) {
 static double bytes_moved(const operand_set *s, const prepared *p) {
     double sum = 0;
     for (int i = 0; i < s->n_in + s->n_out; i++) sum += (double)p->bytes[i];
+    if (s->kind == OP_embed) sum += (double)p->bytes[s->n_in] / 2 - (double)p->bytes[1]; /* of the table, some rows */
     return sum;
 }
 

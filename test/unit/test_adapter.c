@@ -180,6 +180,13 @@ static void test_write(void **state) {
     assert_done(adapter_config_read(&back, scratch_folder(state), &strings, &f), &f);
     assert_true(back.regex && back.alpha == 0.5 && !back.use_rslora && !back.layers);
     assert_string_equal(back.targets[0], pattern);
+    const char *all = "all-linear"; /* PEFT refuses a list that holds this word */
+    adapter_config w = {.base_model = "", .rank = 1, .alpha = 1, .targets = &all, .n_targets = 1};
+    assert_done(adapter_config_write(&w, scratch_folder(state), &f), &f);
+    assert_done(adapter_config_read(&back, scratch_folder(state), &strings, &f), &f);
+    const char *seven[] = {"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"};
+    assert_int_equal(back.n_targets, 7);
+    for (int i = 0; i < 7; i++) assert_string_equal(back.targets[i], seven[i]);
 }
 
 static void test_open(void **state) {

@@ -172,6 +172,25 @@ static void default_system_and_tools(void **state) {
     example_free(&e);
 }
 
+/* Rows made for DPO and KTO are not taken for plain ones in silence. */
+static void preference_rows(void **state) {
+    (void)state;
+    example e = {0};
+    failure f = {0};
+    const char *bad = "{\"instruction\":\"q\",\"output\":\"a\",\"label\":false}";
+    const char *good = "{\"instruction\":\"q\",\"output\":\"a\",\"label\":true}";
+    assert_true(example_read(&e, &(data_row){bad, strlen(bad), 1, 0}, NULL, &f));
+    assert_int_equal(e.notes, NOTE_LABEL);
+    assert_true(example_read(&e, &(data_row){good, strlen(good), 2, 0}, NULL, &f));
+    assert_int_equal(e.notes, 0);
+    example_free(&e);
+    const pair pairs[] = {
+        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"}],"
+         "\"chosen\":{\"from\":\"gpt\",\"value\":\"a\"},\"rejected\":{\"from\":\"gpt\",\"value\":\"b\"}}",
+         "BAD chosen and rejected answers, for preference training"}};
+    CHECK(pairs);
+}
+
 static void deep_and_long(void **state) {
     (void)state;
     size_t n = 4 << 20;
@@ -215,9 +234,9 @@ static void mutated(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alpaca),   cmocka_unit_test(turns),         cmocka_unit_test(role_order),
-        cmocka_unit_test(encoding), cmocka_unit_test(deep_and_long), cmocka_unit_test(default_system_and_tools),
-        cmocka_unit_test(mutated),
+        cmocka_unit_test(alpaca),          cmocka_unit_test(turns),         cmocka_unit_test(role_order),
+        cmocka_unit_test(encoding),        cmocka_unit_test(deep_and_long), cmocka_unit_test(default_system_and_tools),
+        cmocka_unit_test(preference_rows), cmocka_unit_test(mutated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "train/session.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 #define FOLDER TEST_DIR "/fixtures/models/tiny-chat"
@@ -201,6 +202,7 @@ static void sampling_follows_the_seed_and_the_sink_can_stop(void **state) {
 }
 
 int main(void) {
+    omp_set_num_threads(1); /* the models are tiny: threads would only wait for each other */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_equal_transformers),
         cmocka_unit_test(answers_with_adapter_equal_peft),

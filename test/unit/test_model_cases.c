@@ -1,4 +1,4 @@
-/* test_model_cases.c - cases M05, M07, M08, M09 and A06 through a whole session on the fixture models.
+/* test_model_cases.c - cases M05, M07, M08, M09, L01, D07 and A06 through a whole session on the fixture models.
  *
  * Variants of a fixture (another head, fewer rows) are written into the test's own folder. */
 #include "scratch.h"
@@ -177,6 +177,29 @@ static void qwen_layers_that_slide(void **state) {
     assert_memory_not_equal(logits[0], logits[2], (size_t)n * sizeof **logits);
     assert_memory_not_equal(logits[0], logits[3], (size_t)n * sizeof **logits);
     for (int i = 0; i < 4; i++) free(logits[i]);
+}
+
+/* L01, D07: a micro-batch without labels adds nothing to the loss and the gradients of its step. */
+static void masked_micro_batch(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        fixture_options o = {.model = "qwen3", .kind = i & 1 ? RUN_FULL : RUN_LORA, .fused = i & 2};
+        fixture_run *r = fixture_open(o);
+        fixture_run_row(r, true);
+        float loss = fixture_loss(r), scale = 1 / (float)r->row.info.labels;
+        float *before = fixture_gradients(r);
+        for (int t = 0; t < r->row.info.rows; t++) r->row.target[t] = -100;
+        fixture_row_count(&r->row);
+        assert_int_equal(r->row.info.labels, 0);
+        MUST(train_micro_batch(&r->s, &r->row, scale, true, f));
+        float *after = fixture_gradients(r);
+        assert_true(fixture_loss(r) == loss);
+        assert_true(arrlen(before) > 100);
+        assert_memory_equal(after, before, (size_t)arrlen(before) * sizeof *before);
+        arrfree(before);
+        arrfree(after);
+        fixture_close(r);
+    }
 }
 
 /* Copies config.json of a fixture with tie_word_embeddings and, when not 0, vocab_size set anew. */
@@ -415,6 +438,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(window_reach),
         cmocka_unit_test(packed_document_is_alone),
+        cmocka_unit_test(masked_micro_batch),
         cmocka_unit_test(packed_gradient_is_alone),
         cmocka_unit_test(qwen_layers_that_slide),
         SCRATCH_TEST(heads),

@@ -9,6 +9,7 @@
 #include "unit/program.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 enum { N = 20, V = 31 };
@@ -248,6 +249,7 @@ static void packed_documents_are_isolated(void **state) {
 }
 
 int main(void) {
+    omp_set_num_threads(1); /* the models are tiny: threads would only wait for each other */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_equals_unfused),
         cmocka_unit_test(planned_equals_unplanned_bit_for_bit),

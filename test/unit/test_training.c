@@ -393,11 +393,48 @@ static void bfloat16_weights_move(void **state) {
     dataset_free(&d);
 }
 
+/* X02 on one device: an adapter of the head stays in the loss when the head and the loss are one kernel. */
+static void adapter_of_the_head(void **state) {
+    dataset d = {0};
+    float *weights[2];
+    double loss[2][3];
+    for (int i = 0; i < 3; i++) add_random(&d, 20 + (uint64_t)i, 15 + i, 9, 67);
+    for (int fused = 0; fused < 2; fused++) {
+        training t;
+        open_training(&t, state, FIXTURE("llama"),
+                      FLAGS("--target_modules", "q_proj,lm_head", "--use_liger_kernel", fused ? "true" : "false",
+                            "--max_length", "20", "--max_steps", "3", "--learning_rate", "1e-2", "--adam_epsilon",
+                            "1e-3"));
+        run_training(&t, state, &d);
+        assert_true(t.ok && arrlen(t.loss) == 3);
+        memcpy(loss[fused], t.loss, sizeof loss[0]);
+        weights[fused] = trained(&t);
+        vid B = graph_find(&t.s.g, "base_model.model.lm_head.lora_B.weight");
+        assert_true(B && t.s.g.values[B].rows == 67);
+        const float *w = executor_data(t.s.x, B);
+        for (int row = 0; row < 67; row++)
+            assert_true(w[row * t.s.g.values[B].cols] != 0); /* every id of the softmax */
+        MUST(save_result(&t.s, f));
+        st_set *saved;
+        MUST(st_open_file(&saved, scratch_path(state, "out/adapter_model.safetensors"), f));
+        assert_int_equal(st_count(saved), 6);
+        assert_non_null(st_find(saved, "base_model.model.lm_head.lora_A.weight"));
+        st_close(saved);
+        close_training(&t);
+    }
+    for (int i = 0; i < 3; i++) assert_true(fabs(loss[0][i] - loss[1][i]) <= 1e-5 * loss[0][i]);
+    assert_true(loss[0][2] < loss[0][0]);
+    assert_true(difference(weights[0], weights[1]) <= 1e-4);
+    arrfree(weights[0]);
+    arrfree(weights[1]);
+    dataset_free(&d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(rows_dealt_in_any_way), SCRATCH_TEST(labels_are_shifted_once), SCRATCH_TEST(rows_do_not_meet),
         SCRATCH_TEST(config_spellings),      SCRATCH_TEST(step_that_is_not_finite), SCRATCH_TEST(three_counters),
-        SCRATCH_TEST(bfloat16_weights_move),
+        SCRATCH_TEST(adapter_of_the_head),   SCRATCH_TEST(bfloat16_weights_move),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,143 @@
+/* cmd_bench.c - `liger-sft bench`: times training steps on random weights and random tokens, the fused program beside
+ * the unfused one, from a folder that holds only config.json. Prints the table of what fusing changes.
+ *
+ * Rows are max_length tokens, one document each, or packed with documents of log-normal length (bench_mean_length). */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "cli/command.h"
+#include "cli/traffic.h"
+#include "exec/flops.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WARM_STEPS = 3 };
+
+typedef struct {
+    op_traffic traffic[GROUP_COUNT];
+    int ops;
+    int64_t tokens, slots;       /* of a step */
+    double seconds, best, worst; /* of a step: median, fastest, slowest */
+    double mfu, planned_gib, loss, start_seconds;
+    const char *recompute;
+} bench_result;
+
+/* The next document's length: at most `room`. */
+static int document_length(const config *c, rng *r, int room) {
+    if (c->bench_mean_length <= 0) return room < (int)c->max_length ? room : (int)c->max_length;
+    double sigma = 0.6, mu = log(c->bench_mean_length) - sigma * sigma / 2;
+    double length = exp(mu + sigma * (double)rng_normal(r->key, r->counter++));
+    int n = length < 2 ? 2 : (int)length;
+    int most = room < (int)c->max_length ? room : (int)c->max_length;
+    return n < most ? n : most;
+}
+
+/* Random tokens in documents; every token but a document's first is learnt. */
+static void fill_batch(const config *c, const model_config *m, micro_batch *b, uint64_t key) {
+    rng r = {.key = rng_fold((uint64_t)c->seed, key)};
+    int slots = train_slots(c), rows = 0, docs = 0, labels = 0, longest = 0;
+    while (slots - rows >= 2) {
+        int n = document_length(c, &r, slots - rows);
+        for (int t = 0; t < n; t++) {
+            b->ids[rows + t] = (int32_t)rng_below(&r, (uint64_t)m->vocab);
+            b->pos[rows + t] = t;
+        }
+        for (int t = 0; t + 1 < n; t++) b->target[rows + t] = b->ids[rows + t + 1];
+        b->target[rows + n - 1] = -100;
+        labels += n - 1;
+        b->cu[docs++] = rows;
+        rows += n;
+        if (n > longest) longest = n;
+    }
+    b->cu[docs] = rows;
+    b->info = (batch_info){.rows = rows, .docs = docs, .labels = labels, .longest = longest, .seed = r.key};
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, bench_result *out, failure *f) {
+    int steps = (int)s->c->bench_steps;
+    double *times = xmalloc((size_t)steps * sizeof *times), mfu = 0;
+    bool ok = true;
+    for (int i = 0; i < WARM_STEPS + steps && ok; i++) {
+        step_metrics m = {0};
+        bool skipped;
+        for (int k = 0; k < n; k++) fill_batch(s->c, &s->model, &batches[k], (uint64_t)(i * n + k));
+        ok = train_step(s, o, batches, n, 1e-4, &m, &skipped, f);
+        out->tokens = m.tokens, out->slots = m.slots, out->loss = m.loss;
+        if (i < WARM_STEPS) continue;
+        times[i - WARM_STEPS] = m.step_seconds;
+        mfu += m.mfu / steps;
+    }
+    qsort(times, (size_t)steps, sizeof *times, by_value);
+    out->seconds = times[steps / 2], out->best = times[0], out->worst = times[steps - 1];
+    out->mfu = mfu;
+    free(times);
+    return ok;
+}
+
+static bool measure(session *s, const config *c, bench_result *out, failure *f) {
+    double begin = clock_seconds();
+    TRY(session_open_model(s, c, f) && train_build(s, f) && session_start(s, true, f));
+    optimizer *o;
+    TRY(optimizer_open(&o, s, f));
+    int n = (int)c->gradient_accumulation_steps;
+    micro_batch *batches = xcalloc((size_t)n, sizeof *batches);
+    for (int i = 0; i < n; i++) micro_batch_init(&batches[i], train_slots(c));
+    traffic_count(&s->g, s->model.n_layer > 1 ? 2 : 1, out->traffic);
+    out->ops = session_ops(s);
+    out->planned_gib = (double)s->p.total / 0x1p30;
+    out->recompute = recompute_name(s->level);
+    out->start_seconds = clock_seconds() - begin;
+    bool ok = time_steps(s, o, batches, n, out, f);
+    for (int i = 0; i < n; i++) micro_batch_free(&batches[i]);
+    free(batches);
+    optimizer_close(o);
+    return ok;
+}
+
+static bool measure_path(const config *c, bool fused, bench_result *out, failure *f) {
+    config variant = *c;
+    variant.use_liger_kernel = fused;
+    session s = {0};
+    bool ok = measure(&s, &variant, out, f);
+    session_close(&s);
+    return ok;
+}
+
+static void print_row(const char *name, const bench_result *r) {
+    char mfu[16] = "na";
+    if (isfinite(r->mfu)) snprintf(mfu, sizeof mfu, "%.1f", r->mfu);
+    printf("%-8s %12.0f %10.2f %10.2f %10.2f %7s %10.3f %8.1f %6d %9s %10.2f %9.4f\n", name,
+           (double)r->tokens / r->seconds, 1e3 * r->seconds, 1e3 * r->best, 1e3 * r->worst, mfu, r->planned_gib,
+           100 * (double)r->tokens / (double)r->slots, r->ops, r->recompute, r->start_seconds, r->loss);
+    fflush(stdout);
+}
+
+bool cmd_bench(const config *c, failure *f) {
+    bench_result fused = {0}, unfused = {0};
+    bool both = strcmp(c->bench_paths, "both") == 0;
+    TRY(config_need(c, "model", f));
+    printf("%-8s %12s %10s %10s %10s %7s %10s %8s %6s %9s %10s %9s\n", "path", "tokens/s", "step ms", "fastest",
+           "slowest", "MFU %", "plan GiB", "real %", "ops", "recompute", "start s", "loss");
+    fflush(stdout);
+    if (both || strcmp(c->bench_paths, "unfused") == 0) {
+        TRY(measure_path(c, false, &unfused, f));
+        print_row("unfused", &unfused);
+    }
+    if (both || strcmp(c->bench_paths, "fused") == 0) {
+        TRY(measure_path(c, true, &fused, f));
+        print_row("fused", &fused);
+    }
+    if (!both) return true;
+    traffic_print(unfused.traffic, fused.traffic);
+    printf("\nfused / unfused: speed %.3f, planned memory %.3f\n", unfused.seconds / fused.seconds,
+           fused.planned_gib / unfused.planned_gib);
+    return true;
+}

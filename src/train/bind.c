@@ -1,0 +1,69 @@
+/* bind.c - weights from files, adapters from files or new, or random weights for measuring; see bind.h. */
+#include "train/bind.h"
+#include "base/array.h"
+#include "base/rng.h"
+#include "model/model_weights.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Adapter start: A uniform in +-1/sqrt(in) (PEFT's kaiming_uniform with a = sqrt 5), B zero. */
+static bool init_adapter(session *s, vid v, failure *f) {
+    const graph_value *value = &s->g.values[v];
+    int64_t n = value_count(value);
+    float *w = xcalloc((size_t)n, sizeof *w), bound = 1 / sqrtf((float)value->cols);
+    uint64_t key = rng_fold((uint64_t)s->c->seed, 0x10AA);
+    for (const char *p = value->name; *p; p++) key = rng_fold(key, (unsigned char)*p);
+    if (strstr(value->name, ".lora_A.weight"))
+        for (int64_t i = 0; i < n; i++) w[i] = (2 * rng_uniform(key, (uint64_t)i) - 1) * bound;
+    bool ok = executor_bind(s->x, v, w, DTYPE_F32, f);
+    free(w);
+    return ok;
+}
+
+static bool bind_files(session *s, failure *f) {
+    int n = (int)arrlen(s->g.values);
+    const st_tensor **found = xcalloc((size_t)n, sizeof *found);
+    bool ok = model_weights_find(&s->g, s->weights, &s->model, found, f) &&
+              (!s->adapter || adapter_weights_find(&s->g, s->adapter, found, f));
+    for (vid v = 1; v < n && ok; v++) {
+        if (found[v]) ok = executor_bind(s->x, v, found[v]->data, found[v]->type, f);
+        else if (s->g.values[v].role == ROLE_PARAM) ok = init_adapter(s, v, f);
+    }
+    free(found);
+    return ok;
+}
+
+/* One block of random numbers serves every matrix; it lives as long as the session, where weights are used in place. */
+static bool bind_random(session *s, failure *f) {
+    int64_t most = 0;
+    for (vid v = 1; v < arrlen(s->g.values); v++)
+        if (s->g.values[v].role == ROLE_PARAM && value_count(&s->g.values[v]) > most)
+            most = value_count(&s->g.values[v]);
+    dtype type = s->model.stored;
+    float *ones = xmalloc((size_t)most * sizeof *ones);
+    s->random = xrealloc(s->random, (size_t)most * dtype_size(type));
+    const float width = 0.02f * 3.4641016f; /* of a uniform distribution with deviation 0.02 */
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < most; i++) ones[i] = (rng_uniform(1, (uint64_t)i) - 0.5f) * width;
+    dtype_from_f32(s->random, type, ones, (size_t)most);
+    for (int64_t i = 0; i < most; i++) ones[i] = 1;
+    bool ok = true;
+    for (vid v = 1; v < arrlen(s->g.values) && ok; v++) {
+        const graph_value *value = &s->g.values[v];
+        if (value->role != ROLE_PARAM) continue;
+        if (strncmp(value->name, "base_model.", 11) == 0) ok = init_adapter(s, v, f);
+        else if (value->cols > 1) ok = executor_bind(s->x, v, s->random, type, f);
+        else {
+            float *vector = xmalloc((size_t)value->rows * dtype_size(type));
+            dtype_from_f32(vector, type, ones, (size_t)value->rows);
+            ok = executor_bind(s->x, v, vector, type, f);
+            if (executor_data(s->x, v) == (void *)vector) arrput(s->vectors, vector);
+            else free(vector);
+        }
+    }
+    free(ones);
+    return ok;
+}
+
+bool bind_params(session *s, failure *f) { return s->weights ? bind_files(s, f) : bind_random(s, f); }
