@@ -21,6 +21,7 @@ const size_t SPARE = (size_t)512 << 20; /* kernels that the driver loads when th
 struct {
     cudaStream_t stream;
     int arch, processors;
+    char name[64];  /* of the card */
     failure failed; /* the first of the run; kind FAIL_NONE: none */
 } state;
 
@@ -164,6 +165,20 @@ size_t memory(void) {
     return free_bytes > SPARE ? free_bytes - SPARE : 1;
 }
 
+/* Dense bf16 with float32 sums, TFLOP/s, from the makers' sheets; the first name that the card's contains. */
+double peak_flops(dtype compute) {
+    static const struct {
+        const char *name;
+        double tflops;
+    } cards[] = {{"H200", 989},  {"H100 PCIe", 756}, {"H100 NVL", 835}, {"H100", 989},    {"B200", 2250},
+                 {"A100", 312},  {"L40S", 362},      {"A10G", 70},      {"A10", 125},     {"L4", 121},
+                 {"A6000", 155}, {"RTX 3090", 71},   {"RTX 4090", 165}, {"RTX 5090", 209}};
+    if (compute != DTYPE_BF16) return 0;
+    for (auto &c : cards)
+        if (strstr(state.name, c.name)) return c.tflops * 1e12;
+    return 0;
+}
+
 bool finish(failure *f) {
     if (state.failed.kind == FAIL_NONE) return true;
     *f = state.failed;
@@ -172,8 +187,8 @@ bool finish(failure *f) {
 }
 
 const backend cuda_backend = {"cuda",     DTYPE_BF16, false,         open_backend, close_backend, alloc,
-                              free_block, upload,     transfer_down, clear,        memory,        scratch,
-                              kernels,    finish,     transfer_up,   cuda_adamw,   cuda_publish};
+                              free_block, upload,     transfer_down, clear,        memory,        peak_flops,
+                              scratch,    kernels,    finish,        transfer_up,  cuda_adamw,    cuda_publish};
 } // namespace
 
 extern "C" {
@@ -209,6 +224,7 @@ bool cuda_backend_find(const backend **out, failure *f) {
     TRY(cuda_check(cudaGetDeviceProperties(&card, 0), "device cuda", f));
     state.arch = card.major * 10 + card.minor;
     state.processors = card.multiProcessorCount;
+    snprintf(state.name, sizeof state.name, "%s", card.name);
     if (state.arch < OLDEST)
         return fail(f, FAIL_MACHINE,
                     "device cuda: %s is an sm_%d, expected sm_%d (A100, RTX 30) or newer; use --device cpu", card.name,

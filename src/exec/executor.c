@@ -15,15 +15,10 @@ struct executor {
     int64_t *room; /* [values] see tensor */
     char *arena;
     void *scratch;
-<<<<<<< HEAD
-    void *grads; /* all gradients, so that one call clears them */
-    size_t grads_bytes;
-=======
     struct {
         void *block;
         size_t bytes;
     } gathered[2]; /* all GRAD values, all OUTPUT values: cleared together at each step */
->>>>>>> refs/heads/main
 };
 
 static int gathered_index(value_role role) { return role == ROLE_GRAD ? 0 : role == ROLE_OUTPUT ? 1 : -1; }
@@ -38,37 +33,14 @@ static bool alloc_storage(executor *x, vid v, failure *f) {
     return x->b->clear(x->data[v], bytes, f);
 }
 
-enum { GRAD_ALIGN = 256 };
-
-static bool alloc_grads(executor *x, failure *f) {
-    const graph *g = x->g;
-    for (vid v = 1; v < arrlen(g->values); v++)
-        if (g->values[v].role == ROLE_GRAD)
-            x->grads_bytes += ((size_t)value_storage(g, v) + GRAD_ALIGN - 1) / GRAD_ALIGN * GRAD_ALIGN;
-    if (!x->grads_bytes) return true;
-    TRY(x->b->alloc(&x->grads, x->grads_bytes, "gradients", f));
-    char *at = x->grads;
-    for (vid v = 1; v < arrlen(g->values); v++) {
-        size_t bytes = g->values[v].role == ROLE_GRAD ? (size_t)value_storage(g, v) : 0;
-        if (bytes) x->data[v] = at;
-        at += (bytes + GRAD_ALIGN - 1) / GRAD_ALIGN * GRAD_ALIGN;
-    }
-    return x->b->clear(x->grads, x->grads_bytes, f);
-}
-
 /* Everything persistent that executor_bind does not give, and params that others lie in (their gaps must be 0). */
 static bool alloc_persistent(executor *x, failure *f) {
     for (vid v = 1; v < arrlen(x->g->values); v++) {
         const graph_value *value = &x->g->values[v];
         bool shared = value->role == ROLE_PARAM && (value->ld || value->storage_rows);
-<<<<<<< HEAD
-        bool elsewhere = value->role == ROLE_TEMP || value->role == ROLE_GRAD;
-        if (!elsewhere && (value->role != ROLE_PARAM || shared)) TRY(alloc_storage(x, v, f));
-=======
         if (value->role == ROLE_INPUT || value->role == ROLE_STATE || shared) TRY(alloc_storage(x, v, f));
->>>>>>> refs/heads/main
     }
-    return alloc_grads(x, f);
+    return true;
 }
 
 /* One block for the values of a role that is cleared as a whole. */
@@ -137,12 +109,8 @@ void executor_close(executor *x) {
     if (!x) return;
     for (vid v = 1; v < arrlen(x->g->values); v++)
         if (x->owned[v]) x->b->free(x->data[v]);
-<<<<<<< HEAD
-    if (x->grads) x->b->free(x->grads);
-=======
     for (int k = 0; k < 2; k++)
         if (x->gathered[k].block) x->b->free(x->gathered[k].block);
->>>>>>> refs/heads/main
     if (x->arena) x->b->free(x->arena);
     if (x->scratch) x->b->free(x->scratch);
     free(x->data);
@@ -200,17 +168,9 @@ bool executor_download(executor *x, vid v, void *to, int64_t elements, failure *
 }
 
 bool executor_clear(executor *x, value_role role, failure *f) {
-<<<<<<< HEAD
-    assert(role == ROLE_GRAD || role == ROLE_OUTPUT);
-    if (role == ROLE_GRAD) return !x->grads || x->b->clear(x->grads, x->grads_bytes, f);
-    for (vid v = 1; v < arrlen(x->g->values); v++)
-        if (x->g->values[v].role == role) TRY(x->b->clear(x->data[v], (size_t)value_bytes(&x->g->values[v]), f));
-    return true;
-=======
     int k = gathered_index(role);
     assert(k >= 0);
     return !x->gathered[k].block || x->b->clear(x->gathered[k].block, x->gathered[k].bytes, f);
->>>>>>> refs/heads/main
 }
 
 tensor executor_tensor(const executor *x, vid v) {
