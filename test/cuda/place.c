@@ -66,7 +66,8 @@ bool holds_state(const operand *o) { return strstr(o->name, "cache") != NULL; }
 
 /* As graph.c and the passes make them: statistics, rope frequencies and gradients of params are float32. */
 dtype device_type(op_kind kind, const operand *o, bool out, dtype compute) {
-    static const char *const exact[] = {"rstd", "lse", "nll", "dnll", "freq", "rq", "rk", "dW", "dw", "dbias"};
+    static const char *const exact[] = {"rstd", "lse", "nll", "dnll", "weight", "freq",
+                                        "rq",   "rk",  "dW",  "dw",   "dbias"};
     if (o->type == DTYPE_I32) return DTYPE_I32;
     if (kind == OP_weighted_sum) return DTYPE_F32;
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
@@ -77,8 +78,8 @@ dtype device_type(op_kind kind, const operand *o, bool out, dtype compute) {
 
 /* With `add`, the outputs that may be a program's gradients and results are added to; the others never are. */
 bool is_added(const operand_set *s, const operand *o, dtype type) {
-    static const char *const names[] = {"dW", "dw", "dbias", "dA", "dB", "sum", "nll", "dAg", "dBg", "dAu",
-                                        "dBu", "dAq", "dBq", "dAk", "dBk", "dAv", "dBv"};
+    static const char *const names[] = {"dW",  "dw",  "dbias", "dA",  "dB",  "sum", "nll", "dAg", "dBg",
+                                        "dAu", "dBu", "dAq",   "dBq", "dAk", "dBk", "dAv", "dBv"};
     bool listed = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) listed |= strcmp(o->name, names[i]) == 0;
     return s->c->add && listed && type == DTYPE_F32;
@@ -111,7 +112,7 @@ static tensor *tensor_at(device_call *d, int i) {
 
 /* Outputs that may lie in the place of an input: {kind, output, input}. */
 static const int in_place[][3] = {
-    {OP_rope, 0, 0},    {OP_add, 0, 1},     {OP_scale, 0, 0},        {OP_dropout, 0, 0},      {OP_glu, 0, 0},
+    {OP_rope, 0, 0},    {OP_add, 0, 1},     {OP_scale, 0, 0},        {OP_dropout, 0, 0},           {OP_glu, 0, 0},
     {OP_glu_bwd, 0, 1}, {OP_glu_bwd, 1, 2}, {OP_rms_norm_bwd, 0, 4}, {OP_cross_entropy_bwd, 0, 1},
 };
 

@@ -17,7 +17,7 @@ enum { GUARD = 256, SKIPPED = 77 };
 void stop_on(cudaError_t e, const char *what) {
     if (e == cudaSuccess) return;
     printf("%s: %s\n", what, cudaGetErrorString(e));
-    exit(3);
+    abort();
 }
 
 uint64_t random_state = 1;
@@ -205,7 +205,7 @@ float time_call(const gemm_call *g) {
     for (int i = -2; i < RUNS; i++) {
         failure f = {};
         cudaEventRecord(from, cuda_stream());
-        if (!gemm_run(g, &f)) printf("%s\n", f.text), exit(3);
+        if (!gemm_run(g, &f)) printf("%s\n", f.text), abort();
         cudaEventRecord(to, cuda_stream());
         stop_on(cudaEventSynchronize(to), "product");
         float ms;
@@ -233,7 +233,7 @@ void run_perf() {
         for (int timed = 0; timed < 2; timed++) {
             failure f = {};
             gemm_close(); /* forgets the choice */
-            if (!gemm_open(NULL, &f)) printf("%s\n", f.text), exit(3);
+            if (!gemm_open(NULL, &f)) printf("%s\n", f.text), abort();
             gemm_set_timed(timed);
             us[timed] = time_call(&g);
         }
