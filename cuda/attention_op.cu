@@ -246,7 +246,11 @@ size_t scratch_bytes(const graph *g, const graph_op *op) {
         memcpy(h->ld, ld, sizeof ld);
         open_handle(h);
     }
-    size_t most = h && h->cudnn ? cudnn_attention_workspace(h->cudnn) : 0;
+    size_t most = 0; /* of all: a forward op may find a handle that another program's strides were opened for */
+    for (int i = 0; i < state.n; i++) {
+        size_t bytes = state.handles[i].cudnn ? cudnn_attention_workspace(state.handles[i].cudnn) : 0;
+        if (bytes > most) most = bytes;
+    }
     bool own = back && (shape.d == 64 || shape.d == 128 || shape.d == 256);
     if (own && attention_workspace(&shape) > most) most = attention_workspace(&shape);
     return cuda_round(attention_bounds_size(shape.N)) + most;
@@ -256,12 +260,19 @@ size_t scratch_bytes(const graph *g, const graph_op *op) {
 
 attention_rows rows_at(const tensor *t) { return {t->data, t->ld}; }
 
-bool by_cudnn(handle *h, const kernel_call *call, const attention_operands *x, const int32_t *cu, void *workspace,
+/* false, nothing done: cuDNN cannot take this micro-batch. An error in running goes to f. */
+bool by_cudnn(handle *h, const batch_info *b, const attention_operands *x, const int32_t *cu, void *workspace,
               bool back, failure *f) {
-    const batch_info *b = call->batch;
-    TRY(cudnn_attention_prepare(h->cudnn, cu, b->docs, b->longest, cuda_stream(), f));
-    return back ? cudnn_attention_backward(h->cudnn, x, workspace, cuda_stream(), f)
-                : cudnn_attention_forward(h->cudnn, x, workspace, cuda_stream(), f);
+    failure why = {};
+    if (!h || !h->cudnn || b->docs > h->most_docs) return false;
+    if (!cudnn_attention_prepare(h->cudnn, cu, b->docs, b->longest, cuda_stream(), &why)) {
+        log_warning("attention by own kernels from here on: %s", why.text);
+        h->most_docs = 0;
+        return false;
+    }
+    (void)(back ? cudnn_attention_backward(h->cudnn, x, workspace, cuda_stream(), f)
+                : cudnn_attention_forward(h->cudnn, x, workspace, cuda_stream(), f));
+    return true;
 }
 
 /* Own tensor-core kernels take 16-byte rows and three head widths. */
@@ -283,10 +294,7 @@ void run(const kernel_call *call, const attention_operands *x, const tensor *q, 
     int32_t *bounds = (int32_t *)cuda_take(&scratch, attention_bounds_size(shape.N));
     handle *h = q->type == DTYPE_BF16 ? find_handle(&shape, ld, back ? ROWS_COUNT : ROWS_DO) : NULL;
     if (f->kind != FAIL_NONE) return;
-    if (h && h->cudnn && b->docs <= h->most_docs) {
-        by_cudnn(h, call, x, cu, scratch, back, f);
-        return;
-    }
+    if (by_cudnn(h, b, x, cu, scratch, back, f)) return;
     shape.N = b->rows;
     if (!attention_bounds(bounds, cu, b->docs, shape.N, cuda_stream(), f)) return;
     if (q->type != DTYPE_BF16) simple<float>(&shape, x, bounds, back);

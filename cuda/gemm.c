@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CANDIDATES = 16, WORKSPACE = 64 << 20, ROUND = 128, KEY = 12, MOST_CACHE = 16 << 20 };
+enum { CANDIDATES = 16, WORKSPACE = 64 << 20, LEAST_STEP = 16, KEY = 12, MOST_CACHE = 16 << 20 };
 static const float VANISHING = 1e-30f;
 
 typedef struct {
@@ -89,7 +89,12 @@ static uint32_t alignment(const void *p) {
     return (uint32_t)(at & (~at + 1));
 }
 
-static int64_t rounded(int64_t n) { return (n + ROUND - 1) / ROUND * ROUND; }
+/* Token rows, rounded up so that the batches of a run fall on few shapes: at most 8 between n and 2 n. */
+static int64_t rounded(int64_t n) {
+    int64_t step = LEAST_STEP;
+    while (step * 16 < n) step *= 2;
+    return (n + step - 1) / step * step;
+}
 
 /* The token rows are `rows` of NT and NN and `depth` of TN. */
 static gemm_key key_of(const gemm_call *g) {
@@ -294,6 +299,7 @@ bool gemm_run(const gemm_call *g, failure *f) {
     gemm_key key = key_of(g);
     known_algo *known = find(&key);
     if (known && run_known(g, &p, known)) return true;
+    if (known && known->unchecked) known->key.v[0] = -1, known = NULL; /* damaged: chosen again */
     cublasLtMatmulAlgo_t algo;
     if (known) {
         cublasLtMatmulHeuristicResult_t first;

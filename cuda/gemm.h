@@ -2,8 +2,8 @@
  *
  * For each shape the algorithms that cuBLASLt proposes are timed when the shape is first met, on the operands
  * themselves, and the fastest is kept: in memory and in a file of the user's cache folder, by card and version of
- * cuBLASLt.  The number of token rows changes from one micro-batch to the next: shapes are kept by it rounded up to
- * 128.  Sums are float32 in a fixed order; equal calls with equal algorithms give equal bits. */
+ * cuBLASLt.  The number of token rows changes from one micro-batch to the next: shapes are kept by it rounded up.  Sums
+ * are float32 in a fixed order; equal calls with equal algorithms give equal bits. */
 #ifndef CUDA_GEMM_H
 #define CUDA_GEMM_H
 #include "device.h"

@@ -64,7 +64,8 @@ static stack_view look(const product_stack *p) {
     return v;
 }
 
-/* The tensors that are there lie side by side, in order. */
+/* The tensors that are there lie side by side, in order. (A single row's may do so by chance; then the stride tells.)
+ */
 static bool beside(const tensor *const list[], int n) {
     const tensor *first = NULL;
     int64_t column = 0;
@@ -74,7 +75,7 @@ static bool beside(const tensor *const list[], int n) {
         if (!lies_at(list[i], first, 0, column) || list[i]->add != first->add) return false;
         column += list[i]->cols;
     }
-    return true;
+    return first && first->ld >= column;
 }
 
 /* All biases lie one behind the other, or there are none. */
