@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <string>
+#include <time.h>
 #include <vector>
 
 static void check_cuda(cudaError_t e, const char *what) {
@@ -280,6 +281,12 @@ template <typename LAUNCH> static double median_us(LAUNCH launch) {
     return 1e3 * ms[ms.size() / 2];
 }
 
+static double seconds() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void must(bool done, const failure *f) {
     if (done) return;
     printf("error: %s\n", f->text);
@@ -301,8 +308,10 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
     attention_operands layout = layout_of(p);
     cudnn_attention *a = NULL;
     failure f = {};
+    double opened = seconds();
     if (cudnn && !cudnn_attention_open(&a, &shape, &layout, p.docs(), library, &f))
         printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text);
+    opened = seconds() - opened;
     device_case c;
     size_t bytes = attention_workspace(&shape), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
     c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
@@ -315,11 +324,15 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
         print_speed("own", p, forward, backward);
     }
     if (a) {
+        double prepared = seconds();
+        must(cudnn_attention_prepare(a, (const int32_t *)c.cu.data(), p.docs(), p.longest(), 0, &f), &f);
+        prepared = seconds() - prepared;
         must(run_cudnn(a, c, p, &f), &f);
         double forward = median_us([&] { must(cudnn_attention_forward(a, &c.x, c.workspace.data(), 0, &f), &f); });
         double backward = median_us([&] { must(cudnn_attention_backward(a, &c.x, c.workspace.data(), 0, &f), &f); });
         print_speed("cudnn", p, forward, backward);
-        printf("       cudnn %d, workspace %.1f MiB\n", cudnn_attention_version(a), (double)cudnn_bytes / 1048576);
+        printf("       cudnn %d, workspace %.1f MiB, opened in %.0f ms, prepared in %.0f ms\n",
+               cudnn_attention_version(a), (double)cudnn_bytes / 1048576, 1e3 * opened, 1e3 * prepared);
     }
     cudnn_attention_close(a);
     c.close();
