@@ -1,11 +1,13 @@
 /* test_attention.cu - attention on the GPU, our own kernels and cuDNN's, against a double-precision reference.
  *
- *   test_attention [--perf] [--own | --cudnn] [--library PATH] [--case TEXT]
+ *   test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]
  *
  * Inputs are bf16.  Every buffer lies between guards, and rows behind the last document hold NaN: reading one shows
  * in the results, writing one in the check of what must not change.  Where cuDNN fails only with NaN there, the case
  * is run again with finite values and counted apart.  Our kernels run twice and must give the same bits.
- * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead. */
+ * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead.
+ * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
+ */
 #include "cudnn_attention.h"
 #include "test_attention.h"
 
@@ -338,18 +340,56 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
     c.close();
 }
 
+/* ---- without a GPU: which graphs does cuDNN have an engine for? ---- */
+
+static int probe(const char *library) {
+    const struct {
+        int sm, count, shared, blocks, threads;
+    } cards[] = {{800, 108, 166912, 32, 2048}, {860, 84, 101376, 16, 1536},   {890, 142, 101376, 24, 1536},
+                 {900, 132, 232448, 32, 2048}, {1000, 148, 232448, 32, 2048}, {1200, 188, 101376, 24, 1536}};
+    int on_hopper = 0, wanted = 0;
+    for (const auto &card : cards) {
+        char profile[1024];
+        snprintf(profile, sizeof profile,
+                 "{\"deviceVer\":%d,\"deviceName\":\"profile\",\"multiProcessorCount\":%d,"
+                 "\"maxSharedMemoryPerBlockOptin\":%d,\"maxCtasPerSM\":%d,\"maxThreadsPerSM\":%d,"
+                 "\"l2CacheSize\":52428800,\"totalGlobalMem\":80000000000,\"cudaDeviceId\":0,\"driverVer\":13000,"
+                 "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+                 "\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,"
+                 "\"maxRegistersPerSM\":65536,\"maxThreadsPerBlock\":1024,\"pciDeviceId\":0,\"isTccDriver\":0,"
+                 "\"supportCoopLaunch\":1,\"memClockRateKHz\":3200000,\"smClockRateKHz\":1900000}",
+                 card.sm, card.count, card.shared, card.blocks, card.threads);
+        for (const problem &p : probe_problems()) {
+            attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+            attention_operands layout = layout_of(p);
+            int64_t bytes[2] = {0, 0};
+            failure f = {};
+            bool good = cudnn_attention_probe(&shape, &layout, p.docs(), p.longest(), card.sm / 100, library, profile,
+                                              bytes, &f);
+            printf("sm_%-3d %-32s %s", card.sm / 10, p.name.c_str(), good ? "" : f.text);
+            if (good) printf("engines found, workspace %lld and %lld bytes", (long long)bytes[0], (long long)bytes[1]);
+            printf("\n");
+            if (card.sm == 900) on_hopper += good, wanted++;
+        }
+    }
+    printf("on sm_90 %d of %d\n", on_hopper, wanted);
+    return on_hopper == wanted ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
-    bool perf = false, own = true, cudnn = true;
+    bool perf = false, own = true, cudnn = true, probing = false;
     const char *library = NULL, *only = "";
     for (int i = 1; i < argc; i++) {
         std::string arg = argv[i];
         if (arg == "--perf") perf = true;
         else if (arg == "--own") cudnn = false;
         else if (arg == "--cudnn") own = false;
+        else if (arg == "--probe") probing = true;
         else if (arg == "--library" && i + 1 < argc) library = argv[++i];
         else if (arg == "--case" && i + 1 < argc) only = argv[++i];
-        else return printf("test_attention [--perf] [--own | --cudnn] [--library PATH] [--case TEXT]\n"), 2;
+        else return printf("test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]\n"), 2;
     }
+    if (probing) return probe(library);
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return printf("skip: no GPU\n"), 77;
     cudaDeviceProp prop;

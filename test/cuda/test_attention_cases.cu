@@ -77,6 +77,19 @@ std::vector<problem> speed_problems() {
     return all;
 }
 
+std::vector<problem> probe_problems() {
+    std::vector<problem> all;
+    const std::vector<int> docs(60, 130);
+    for (int d : {64, 128, 256}) all.push_back(make_problem("documents", docs, 392, 32, 8, d));
+    all.push_back(make_problem("as many key heads", docs, 392, 8, 8, 128));
+    all.push_back(make_problem("one document", {8192}, 0, 32, 8, 128));
+    all.push_back(make_problem("q, k, v apart", docs, 392, 32, 8, 128));
+    all.back().strided = false;
+    all.push_back(make_problem("window 100", docs, 392, 32, 8, 128));
+    all.back().window = 100;
+    return all;
+}
+
 /* ---- inputs ---- */
 
 static uint16_t to_bf16(float f) {
