@@ -13,6 +13,7 @@
 
 #include <cuda_bf16.h>
 #include <math.h>
+#include <stdexcept>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,7 @@
 
 static void check_cuda(cudaError_t e, const char *what) {
     if (e == cudaSuccess) return;
-    printf("CUDA error, %s: %s\n", what, cudaGetErrorString(e));
-    exit(3);
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(e));
 }
 #define CUDA(call) check_cuda(call, #call)
 
@@ -290,9 +290,7 @@ static double seconds() {
 }
 
 static void must(bool done, const failure *f) {
-    if (done) return;
-    printf("error: %s\n", f->text);
-    exit(3);
+    if (!done) throw std::runtime_error(f->text);
 }
 
 static void print_speed(const char *who, const problem &p, double forward, double backward) {
@@ -376,7 +374,7 @@ static int probe(const char *library) {
     return on_hopper == wanted ? 0 : 1;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     bool perf = false, own = true, cudnn = true, probing = false;
     const char *library = NULL, *only = "";
     for (int i = 1; i < argc; i++) {
@@ -412,4 +410,10 @@ int main(int argc, char **argv) {
     if (t.weak) printf("%d of cuDNN's only with finite values behind the pack\n", t.weak);
     printf("%d passed, %d failed, %d skipped\n", t.passed + t.weak, t.failed, t.skipped);
     return t.failed ? 1 : 0;
+}
+
+int main(int argc, char **argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::runtime_error &e) { return printf("error: %s\n", e.what()), 3; }
 }
