@@ -67,7 +67,7 @@ static __device__ inline void softmax_step(float (&s)[MT][NT][4], softmax_state<
 
 /* A block computes o and lse of 64 MT rows of the pack for one query head; each of its 4 warps owns 16 MT rows.
  * Grid: (ceil(N / (64 MT)), H), the last rows first as they see the most keys.
- * Shared memory: the tile of q, and two stages of BN rows of k and v; 96 KB at D = 128.
+ * Shared memory: the tile of q, two stages of BN rows of k and v, a number per row; 96.5 KB at D = 128.
  * Pointers 16-byte aligned, row strides multiples of 8.  Reads q once and k, v once per tile that sees them (mostly
  * from L2); writes 2 D + 4 bytes per row and head. */
 template <int D, int MT, int BN, bool CAP>
@@ -76,6 +76,7 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 3 : 2)
     constexpr int BM = 64 * MT, NT = BN / 8;
     extern __shared__ __align__(128) unsigned char shared[];
     bf16 *sq = (bf16 *)shared, *sk = sq + BM * D, *sv = sk + 2 * BN * D;
+    int32_t *sfirst = (int32_t *)(sv + 2 * BN * D); /* the first key that each row sees */
     const int rows = bounds[2 * shape.N], row0 = (int)(gridDim.x - 1 - blockIdx.x) * BM;
     if (row0 >= rows) return;
     const int last = min(row0 + BM, rows) - 1, head = blockIdx.y, group = head / (shape.H / shape.G);
@@ -86,12 +87,8 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 3 : 2)
               last_first = first_seen(bounds[last], last, shape.window);
     const float factor = CAP ? LOG2E : shape.scale * LOG2E, inner = CAP ? shape.scale / shape.soft_cap : 0;
 
-    int first[MT][2]; /* the first key that each of this lane's rows sees */
-#pragma unroll
-    for (int i = 0; i < 2 * MT; i++) {
-        int row = min(row0 + warp_row + 8 * i + (lane >> 2), last);
-        first[i / 2][i & 1] = first_seen(bounds[row], row, shape.window);
-    }
+    for (int i = threadIdx.x; i < BM; i += THREADS)
+        sfirst[i] = first_seen(bounds[min(row0 + i, last)], min(row0 + i, last), shape.window);
     int block = (last - key0) / BN;
     load<BM, D>(sq, q, x.q.ld, row0, rows);
     load<BN, D>(sk, k, x.k.ld, key0 + block * BN, rows);
@@ -115,6 +112,8 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 3 : 2)
             load<BN, D>(sv + (stage ^ 1) * BN * D, v, x.v.ld, keys - BN, rows);
             copy_commit();
         }
+        const bool seen = keys <= min(row0 + warp_row + 16 * MT - 1, last) && keys + BN > sfirst[warp_row];
+        if (!__any_sync(~0u, seen)) continue; /* no row of this warp sees any of the keys */
         product_rows<D, MT, NT>(s, sq, warp_row, tk);
         if (CAP) {
 #pragma unroll
@@ -125,10 +124,14 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 3 : 2)
         }
         if (keys + BN - 1 > row0 || keys < last_first) {
 #pragma unroll
-            for (int i = 0; i < MT * NT * 4; i++) {
-                int m = i / (NT * 4), n = i / 4 % NT, e = i & 3, key = keys + 8 * n + 2 * (lane & 3) + (e & 1);
-                int row = row0 + warp_row + 16 * m + (lane >> 2) + 8 * (e >> 1);
-                if (key > row || key < first[m][e >> 1]) s[m][n][e] = -INFINITY;
+            for (int i = 0; i < 2 * MT; i++) {
+                const int m = i / 2, r = i & 1, row = warp_row + 8 * i + (lane >> 2);
+                const int low = sfirst[row] - keys - 2 * (lane & 3), high = row0 + row - keys - 2 * (lane & 3);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+#pragma unroll
+                    for (int c = 0; c < 2; c++)
+                        if ((8 * n + c > high) | (8 * n + c < low)) s[m][n][2 * r + c] = -INFINITY;
             }
         }
         softmax_step<D, MT, NT>(s, state, o, factor);
@@ -153,7 +156,7 @@ template <int D, int MT, int BN>
 static bool launch(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                    cudaStream_t stream, failure *f) {
     dim3 grid((unsigned)((shape->N + 64 * MT - 1) / (64 * MT)), (unsigned)shape->H);
-    int bytes = (64 * MT + 4 * BN) * D * 2;
+    int bytes = (64 * MT + 4 * BN) * D * 2 + 64 * MT * 4;
     auto kernel = shape->soft_cap > 0 ? forward_kernel<D, MT, BN, true> : forward_kernel<D, MT, BN, false>;
     return attention_launch("attention forward", kernel, grid, bytes, stream, f, *shape, *x, bounds);
 }

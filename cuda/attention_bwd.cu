@@ -102,43 +102,47 @@ static __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
         if (STAGES == 2 && step + 1 < steps) request(step + 1, stage ^ 1);
 
-        float s[1][NT][4];
-        uint32_t pa[1][NT / 2][4];
-        product_rows<D, 1, NT>(s, sk, warp_row, tq);
-        const int last_row = min(row0 + BM, rows) - 1;
-        const int last_first = first_seen(sstart[stage * BM + last_row - row0], last_row, shape.window);
-        const bool mask = row0 < key0 + BN - 1 || key0 < last_first;
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            const int column = 8 * n + 2 * (lane & 3), key = key0 + warp_row + (lane >> 2);
-            const float4 pair = *(const float4 *)(spair + stage * BM + column); /* of two query rows */
-            float p[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                probability<CAP>(p[e], s[0][n][e], s[0][n][e], e & 1 ? pair.z : pair.x, factor, cap);
-            if (mask) {
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    int row = row0 + column + (e & 1), at_key = key + 8 * (e >> 1);
-                    int first = first_seen(sstart[stage * BM + column + (e & 1)], row, shape.window);
-                    if (at_key > row || at_key < first) p[e] = s[0][n][e] = 0;
-                }
-            }
-            pa[0][n / 2][(n & 1) * 2] = pack(p[0], p[1]);
-            pa[0][n / 2][(n & 1) * 2 + 1] = pack(p[2], p[3]);
-        }
-        if constexpr (DV) product_add<D, 1, NT / 2>(dv, pa, to);
-        if constexpr (DK) {
-            float dp[1][NT][4];
-            product_rows<D, 1, NT>(dp, sv, warp_row, to);
+        const int step_first = first_seen(sstart[stage * BM], row0, shape.window);
+        if (__any_sync(~0u, step_first <= key0 + warp_row +
+                                              15)) { /* else no query row of this step sees any of the warp's keys */
+            float s[1][NT][4];
+            uint32_t pa[1][NT / 2][4];
+            product_rows<D, 1, NT>(s, sk, warp_row, tq);
+            const int last_row = min(row0 + BM, rows) - 1;
+            const int last_first = first_seen(sstart[stage * BM + last_row - row0], last_row, shape.window);
+            const bool mask = row0 < key0 + BN - 1 || key0 < last_first;
 #pragma unroll
             for (int n = 0; n < NT; n++) {
-                const float4 pair = *(const float4 *)(spair + stage * BM + 8 * n + 2 * (lane & 3));
+                const int column = 8 * n + 2 * (lane & 3), key = key0 + warp_row + (lane >> 2);
+                const float4 pair = *(const float4 *)(spair + stage * BM + column); /* of two query rows */
+                float p[4];
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[0][n][e] *= dp[0][n][e] - (e & 1 ? pair.w : pair.y);
+                for (int e = 0; e < 4; e++)
+                    probability<CAP>(p[e], s[0][n][e], s[0][n][e], e & 1 ? pair.z : pair.x, factor, cap);
+                if (mask) {
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        int row = row0 + column + (e & 1), at_key = key + 8 * (e >> 1);
+                        int first = first_seen(sstart[stage * BM + column + (e & 1)], row, shape.window);
+                        if ((at_key > row) | (at_key < first)) p[e] = s[0][n][e] = 0;
+                    }
+                }
+                pa[0][n / 2][(n & 1) * 2] = pack(p[0], p[1]);
+                pa[0][n / 2][(n & 1) * 2 + 1] = pack(p[2], p[3]);
             }
-            pack_a<1, NT>(pa, s);
-            product_add<D, 1, NT / 2>(dk, pa, tq);
+            if constexpr (DV) product_add<D, 1, NT / 2>(dv, pa, to);
+            if constexpr (DK) {
+                float dp[1][NT][4];
+                product_rows<D, 1, NT>(dp, sv, warp_row, to);
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    const float4 pair = *(const float4 *)(spair + stage * BM + 8 * n + 2 * (lane & 3));
+#pragma unroll
+                    for (int e = 0; e < 4; e++) s[0][n][e] *= dp[0][n][e] - (e & 1 ? pair.w : pair.y);
+                }
+                pack_a<1, NT>(pa, s);
+                product_add<D, 1, NT / 2>(dk, pa, tq);
+            }
         }
         if (STAGES == 1) {
             __syncthreads();
@@ -188,6 +192,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         lse[i / 2][i & 1] = pair.x;
         delta[i / 2][i & 1] = pair.y;
     }
+    const int warp_last = min(row0 + warp_row + 16 * MT - 1, last), warp_first = __shfl_sync(~0u, first[0][0], 0);
     float dq[MT][D / 8][4] = {};
     for (int block = 0; block < blocks; block++) {
         const int stage = STAGES == 2 ? block & 1 : 0, keys = key0 + block * BN;
@@ -196,24 +201,28 @@ static __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
         if (STAGES == 2 && block + 1 < blocks) request(block + 1, stage ^ 1);
 
-        float s[MT][NT][4], dp[MT][NT][4];
-        product_rows<D, MT, NT>(s, sq, warp_row, tk);
-        product_rows<D, MT, NT>(dp, so, warp_row, tv);
-        const bool mask = keys + BN - 1 > row0 || keys < last_first;
+        const bool seen = keys <= warp_last && keys + BN > warp_first;
+        if (__any_sync(~0u, seen)) { /* else no row of this warp sees any of the keys */
+            float s[MT][NT][4], dp[MT][NT][4];
+            product_rows<D, MT, NT>(s, sq, warp_row, tk);
+            product_rows<D, MT, NT>(dp, so, warp_row, tv);
+            const bool mask = keys + BN - 1 > row0 || keys < last_first;
 #pragma unroll
-        for (int i = 0; i < MT * NT * 4; i++) {
-            int m = i / (NT * 4), n = i / 4 % NT, e = i & 3, r = e >> 1;
-            float p;
-            probability<CAP>(p, s[m][n][e], s[m][n][e], lse[m][r], factor, cap);
-            if (mask) {
-                int key = keys + 8 * n + 2 * (lane & 3) + (e & 1), row = row0 + warp_row + 16 * m + (lane >> 2) + 8 * r;
-                if (key > row || key < first[m][r]) s[m][n][e] = 0;
+            for (int i = 0; i < MT * NT * 4; i++) {
+                int m = i / (NT * 4), n = i / 4 % NT, e = i & 3, r = e >> 1;
+                float p;
+                probability<CAP>(p, s[m][n][e], s[m][n][e], lse[m][r], factor, cap);
+                if (mask) {
+                    int key = keys + 8 * n + 2 * (lane & 3) + (e & 1),
+                        row = row0 + warp_row + 16 * m + (lane >> 2) + 8 * r;
+                    if ((key > row) | (key < first[m][r])) s[m][n][e] = 0;
+                }
+                s[m][n][e] *= dp[m][n][e] - delta[m][r];
             }
-            s[m][n][e] *= dp[m][n][e] - delta[m][r];
+            uint32_t a[MT][NT / 2][4];
+            pack_a<MT, NT>(a, s);
+            product_add<D, MT, NT / 2>(dq, a, tk);
         }
-        uint32_t a[MT][NT / 2][4];
-        pack_a<MT, NT>(a, s);
-        product_add<D, MT, NT / 2>(dq, a, tk);
         if (STAGES == 1) {
             __syncthreads();
             if (block + 1 < blocks) request(block + 1, 0);

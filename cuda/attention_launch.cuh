@@ -14,6 +14,9 @@ template <typename... P, typename... A>
 static bool attention_launch(const char *what, void (*kernel)(P...), dim3 grid, int bytes, cudaStream_t stream,
                              failure *f, const A &...args) {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e == cudaSuccess) /* two blocks per multiprocessor where they fit */
+        e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
     if (e != cudaSuccess)
         return fail(f, FAIL_MACHINE, "%s: a block needs %d bytes of shared memory: %s", what, bytes,
                     cudaGetErrorString(e));

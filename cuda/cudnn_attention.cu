@@ -8,6 +8,9 @@
  * Engines for several query heads per key head take the offsets of dk and dv times H / G, so strided dk and dv go
  * through contiguous buffers there and are copied. */
 #include "cudnn_attention.h"
+extern "C" {
+#include "base/memory.h"
+}
 #include "cudnn_graph.h"
 
 #include <math.h>
@@ -358,15 +361,14 @@ static bool build_pair(cudnn_attention *a, int docs, int longest, failure *f) {
     }
     size_t engine =
         (size_t)(pair.forward.workspace > pair.backward.workspace ? pair.forward.workspace : pair.backward.workspace);
-    plan_pair *pairs = (plan_pair *)realloc(a->pairs, (size_t)(a->count + 1) * sizeof *pairs);
-    if (pairs) a->pairs = pairs;
-    if (!pairs || (a->count > 0 && engine > a->engine)) {
+    if (a->count > 0 && engine > a->engine) {
         cudnn_plan_free(&a->api, &pair.forward);
         cudnn_plan_free(&a->api, &pair.backward);
         return fail(f, FAIL_MACHINE, "cuDNN attention: %d documents of up to %d rows need %zu bytes, planned were %zu",
                     docs, longest, engine, a->engine);
     }
     if (a->count == 0) a->engine = engine;
+    a->pairs = (plan_pair *)xrealloc(a->pairs, (size_t)(a->count + 1) * sizeof pair);
     a->current = a->count++;
     a->pairs[a->current] = pair;
     return true;
@@ -393,8 +395,7 @@ bool cudnn_attention_open(cudnn_attention **out, const attention_shape *shape, c
                           int max_docs, const char *library, failure *f) {
     *out = NULL;
     if (max_docs < 1) return fail(f, FAIL_MACHINE, "cuDNN attention: room for %d documents", max_docs);
-    cudnn_attention *a = (cudnn_attention *)calloc(1, sizeof *a);
-    if (!a) return fail(f, FAIL_MACHINE, "cuDNN attention: out of memory");
+    cudnn_attention *a = (cudnn_attention *)xcalloc(1, sizeof *a);
     if (!open_all(a, shape, layout, max_docs, library, f)) {
         cudnn_attention_close(a);
         return false;

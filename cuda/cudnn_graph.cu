@@ -14,7 +14,7 @@ static bool refuse(const cudnn_api *api, failure *f, const char *what, int statu
 bool cudnn_api_open(cudnn_api *api, const char *path, failure *f) {
     memset(api, 0, sizeof *api);
     const char *name = path ? path : "libcudnn.so.9";
-    api->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    api->library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* its compiled kernels outlive a close */
     if (!api->library) return fail(f, FAIL_MACHINE, "%s: %s", name, dlerror());
     const struct {
         const char *name;

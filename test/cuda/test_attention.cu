@@ -1,26 +1,29 @@
 /* test_attention.cu - attention on the GPU, our own kernels and cuDNN's, against a double-precision reference.
  *
- *   test_attention [--perf] [--own | --cudnn] [--library PATH] [--case TEXT]
+ *   test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]
  *
  * Inputs are bf16.  Every buffer lies between guards, and rows behind the last document hold NaN: reading one shows
  * in the results, writing one in the check of what must not change.  Where cuDNN fails only with NaN there, the case
  * is run again with finite values and counted apart.  Our kernels run twice and must give the same bits.
- * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead. */
+ * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead.
+ * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
+ */
 #include "cudnn_attention.h"
 #include "test_attention.h"
 
 #include <cuda_bf16.h>
 #include <math.h>
+#include <stdexcept>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <string>
+#include <time.h>
 #include <vector>
 
 static void check_cuda(cudaError_t e, const char *what) {
     if (e == cudaSuccess) return;
-    printf("CUDA error, %s: %s\n", what, cudaGetErrorString(e));
-    exit(3);
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(e));
 }
 #define CUDA(call) check_cuda(call, #call)
 
@@ -280,10 +283,14 @@ template <typename LAUNCH> static double median_us(LAUNCH launch) {
     return 1e3 * ms[ms.size() / 2];
 }
 
+static double seconds() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void must(bool done, const failure *f) {
-    if (done) return;
-    printf("error: %s\n", f->text);
-    exit(3);
+    if (!done) throw std::runtime_error(f->text);
 }
 
 static void print_speed(const char *who, const problem &p, double forward, double backward) {
@@ -301,8 +308,10 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
     attention_operands layout = layout_of(p);
     cudnn_attention *a = NULL;
     failure f = {};
+    double opened = seconds();
     if (cudnn && !cudnn_attention_open(&a, &shape, &layout, p.docs(), library, &f))
         printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text);
+    opened = seconds() - opened;
     device_case c;
     size_t bytes = attention_workspace(&shape), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
     c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
@@ -315,28 +324,70 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
         print_speed("own", p, forward, backward);
     }
     if (a) {
+        double prepared = seconds();
+        must(cudnn_attention_prepare(a, (const int32_t *)c.cu.data(), p.docs(), p.longest(), 0, &f), &f);
+        prepared = seconds() - prepared;
         must(run_cudnn(a, c, p, &f), &f);
         double forward = median_us([&] { must(cudnn_attention_forward(a, &c.x, c.workspace.data(), 0, &f), &f); });
         double backward = median_us([&] { must(cudnn_attention_backward(a, &c.x, c.workspace.data(), 0, &f), &f); });
         print_speed("cudnn", p, forward, backward);
-        printf("       cudnn %d, workspace %.1f MiB\n", cudnn_attention_version(a), (double)cudnn_bytes / 1048576);
+        printf("       cudnn %d, workspace %.1f MiB, opened in %.0f ms, prepared in %.0f ms\n",
+               cudnn_attention_version(a), (double)cudnn_bytes / 1048576, 1e3 * opened, 1e3 * prepared);
     }
     cudnn_attention_close(a);
     c.close();
 }
 
-int main(int argc, char **argv) {
-    bool perf = false, own = true, cudnn = true;
+/* ---- without a GPU: which graphs does cuDNN have an engine for? ---- */
+
+static int probe(const char *library) {
+    const struct {
+        int sm, count, shared, blocks, threads;
+    } cards[] = {{800, 108, 166912, 32, 2048}, {860, 84, 101376, 16, 1536},   {890, 142, 101376, 24, 1536},
+                 {900, 132, 232448, 32, 2048}, {1000, 148, 232448, 32, 2048}, {1200, 188, 101376, 24, 1536}};
+    int on_hopper = 0, wanted = 0;
+    for (const auto &card : cards) {
+        char profile[1024];
+        snprintf(profile, sizeof profile,
+                 "{\"deviceVer\":%d,\"deviceName\":\"profile\",\"multiProcessorCount\":%d,"
+                 "\"maxSharedMemoryPerBlockOptin\":%d,\"maxCtasPerSM\":%d,\"maxThreadsPerSM\":%d,"
+                 "\"l2CacheSize\":52428800,\"totalGlobalMem\":80000000000,\"cudaDeviceId\":0,\"driverVer\":13000,"
+                 "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+                 "\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,"
+                 "\"maxRegistersPerSM\":65536,\"maxThreadsPerBlock\":1024,\"pciDeviceId\":0,\"isTccDriver\":0,"
+                 "\"supportCoopLaunch\":1,\"memClockRateKHz\":3200000,\"smClockRateKHz\":1900000}",
+                 card.sm, card.count, card.shared, card.blocks, card.threads);
+        for (const problem &p : probe_problems()) {
+            attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+            attention_operands layout = layout_of(p);
+            int64_t bytes[2] = {0, 0};
+            failure f = {};
+            bool good = cudnn_attention_probe(&shape, &layout, p.docs(), p.longest(), card.sm / 100, library, profile,
+                                              bytes, &f);
+            printf("sm_%-3d %-32s %s", card.sm / 10, p.name.c_str(), good ? "" : f.text);
+            if (good) printf("engines found, workspace %lld and %lld bytes", (long long)bytes[0], (long long)bytes[1]);
+            printf("\n");
+            if (card.sm == 900) on_hopper += good, wanted++;
+        }
+    }
+    printf("on sm_90 %d of %d\n", on_hopper, wanted);
+    return on_hopper == wanted ? 0 : 1;
+}
+
+static int run(int argc, char **argv) {
+    bool perf = false, own = true, cudnn = true, probing = false;
     const char *library = NULL, *only = "";
     for (int i = 1; i < argc; i++) {
         std::string arg = argv[i];
         if (arg == "--perf") perf = true;
         else if (arg == "--own") cudnn = false;
         else if (arg == "--cudnn") own = false;
+        else if (arg == "--probe") probing = true;
         else if (arg == "--library" && i + 1 < argc) library = argv[++i];
         else if (arg == "--case" && i + 1 < argc) only = argv[++i];
-        else return printf("test_attention [--perf] [--own | --cudnn] [--library PATH] [--case TEXT]\n"), 2;
+        else return printf("test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]\n"), 2;
     }
+    if (probing) return probe(library);
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return printf("skip: no GPU\n"), 77;
     cudaDeviceProp prop;
@@ -359,4 +410,10 @@ int main(int argc, char **argv) {
     if (t.weak) printf("%d of cuDNN's only with finite values behind the pack\n", t.weak);
     printf("%d passed, %d failed, %d skipped\n", t.passed + t.weak, t.failed, t.skipped);
     return t.failed ? 1 : 0;
+}
+
+int main(int argc, char **argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::runtime_error &e) { return printf("error: %s\n", e.what()), 3; }
 }

@@ -31,6 +31,7 @@ struct reference {
 
 std::vector<problem> test_problems();
 std::vector<problem> speed_problems();
+std::vector<problem> probe_problems();
 inputs make_inputs(const problem &p);
 /* stored_o: NULL, or the bf16 o [rows, H d] that the gradients start from; NULL: the exact one. */
 reference compute_reference(const problem &p, const inputs &in, const std::vector<uint16_t> *stored_o);

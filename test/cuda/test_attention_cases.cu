@@ -77,6 +77,19 @@ std::vector<problem> speed_problems() {
     return all;
 }
 
+std::vector<problem> probe_problems() {
+    std::vector<problem> all;
+    const std::vector<int> docs(60, 130);
+    for (int d : {64, 128, 256}) all.push_back(make_problem("documents", docs, 392, 32, 8, d));
+    all.push_back(make_problem("as many key heads", docs, 392, 8, 8, 128));
+    all.push_back(make_problem("one document", {8192}, 0, 32, 8, 128));
+    all.push_back(make_problem("q, k, v apart", docs, 392, 32, 8, 128));
+    all.back().strided = false;
+    all.push_back(make_problem("window 100", docs, 392, 32, 8, 128));
+    all.back().window = 100;
+    return all;
+}
+
 /* ---- inputs ---- */
 
 static uint16_t to_bf16(float f) {
@@ -93,8 +106,13 @@ static double from_bf16(uint16_t b) {
 
 static void fill_normal(std::vector<uint16_t> &x, size_t n, float mean, uint64_t seed) {
     uint64_t state = seed * 0x9e3779b97f4a7c15ull + 1;
+    const size_t period = 1048573; /* a prime: long buffers repeat, out of step with their rows */
     x.resize(n);
     for (size_t i = 0; i < n; i++) {
+        if (i >= period) {
+            x[i] = x[i - period];
+            continue;
+        }
         float sum = -6; /* twelve uniforms: near enough to a normal, and the same everywhere */
         for (int j = 0; j < 12; j++) {
             state = state * 6364136223846793005ull + 1442695040888963407ull;
