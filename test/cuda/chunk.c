@@ -53,7 +53,8 @@ static void make(chunk *c) {
 static const char *compare(const chunk *c) {
     static char text[128];
     double exact = 1e-5, loose = c->type == DTYPE_BF16 ? 8e-3 : 2e-5;
-    const float *nll = (const void *)(c->blocks[NLL].after + GUARD), *lse = (const void *)(c->blocks[LSE].after + GUARD);
+    const float *nll = (const void *)(c->blocks[NLL].after + GUARD),
+                *lse = (const void *)(c->blocks[LSE].after + GUARD);
     for (int i = 0; i < ROOM; i++) {
         const char *damage = block_damage(&c->blocks[i]);
         if (damage) return damage;
@@ -87,7 +88,8 @@ static void check(tally *count, int64_t V, int64_t ld, dtype type, bool add) {
     check_cuda(cudaDeviceSynchronize(), "cuda_ce_chunk");
     for (int i = 0; i < ROOM; i++) block_download(&c.blocks[i]);
     const char *what = compare(&c);
-    if (what) printf("FAIL cuda_ce_chunk (V %lld, ld %lld, %s): %s\n", (long long)V, (long long)ld, dtype_name(type), what);
+    if (what)
+        printf("FAIL cuda_ce_chunk (V %lld, ld %lld, %s): %s\n", (long long)V, (long long)ld, dtype_name(type), what);
     count->failed += what != NULL;
     count->passed += what == NULL;
     for (int i = 0; i < ROOM; i++) block_free(&c.blocks[i]);

@@ -19,11 +19,11 @@ const op_case cuda_cases[] = {
     {OP_glu_bwd, "N=33 F=1536", .rows = 31, .attr = {.glu = GLU_SILU}},
     {OP_glu_bwd, "N=33 F=1536", .attr = {.glu = GLU_GELU_TANH}},
 
-    {OP_rms_norm, "N=33 D=16", .rows = 31, NORM},    /* groups of lanes */
-    {OP_rms_norm, "N=33 D=576", .rows = 31, NORM},   /* a block to a row */
+    {OP_rms_norm, "N=33 D=16", .rows = 31, NORM},  /* groups of lanes */
+    {OP_rms_norm, "N=33 D=576", .rows = 31, NORM}, /* a block to a row */
     {OP_rms_norm, "N=33 D=4096", .rows = 31, NORM},
-    {OP_rms_norm, "N=9 D=10240", NORM},              /* wider than the registers */
-    {OP_rms_norm, "N=9 D=1501", NORM},               /* the same by single elements */
+    {OP_rms_norm, "N=9 D=10240", NORM}, /* wider than the registers */
+    {OP_rms_norm, "N=9 D=1501", NORM},  /* the same by single elements */
     {OP_rms_norm, "N=33 D=2048 H=32 d=64", .rows = 31, .attr = {.eps = 1e-6f, .head_dim = 64}},
     {OP_rms_norm, "N=33 D=1024 H=8 d=128", .attr = {.eps = 1e-6f, .head_dim = 128}},
     {OP_rms_norm, "N=9 D=768 H=3 d=256", .attr = {.eps = 1e-6f, .head_dim = 256}},

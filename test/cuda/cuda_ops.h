@@ -10,9 +10,9 @@
 enum { GUARD = 256, MOST_PLACED = GRAPH_MAX_IN + GRAPH_MAX_OUT, MOST_BLOCKS = MOST_PLACED + 1 };
 
 typedef struct {
-    char *device;                           /* GUARD bytes before the data */
-    size_t bytes;                           /* of the data */
-    unsigned char *before, *after, *may;    /* host, with the guards; may: bytes that a kernel may change */
+    char *device;                        /* GUARD bytes before the data */
+    size_t bytes;                        /* of the data */
+    unsigned char *before, *after, *may; /* host, with the guards; may: bytes that a kernel may change */
 } block;
 
 /* Device memory of at least `bytes` between guards; the data is filled with `fill` (0xFF: NaN). */
@@ -38,8 +38,8 @@ typedef struct {
     kernel_call call;
     block blocks[MOST_BLOCKS];
     int n_blocks;
-    int of_block[MOST_PLACED];    /* block of operand i (inputs, then outputs) */
-    size_t at[MOST_PLACED];       /* byte offset in it */
+    int of_block[MOST_PLACED]; /* block of operand i (inputs, then outputs) */
+    size_t at[MOST_PLACED];    /* byte offset in it */
 } device_call;
 
 /* place.c. False: the case has no such layout. */
@@ -58,8 +58,8 @@ typedef struct {
     int passed, failed, skipped;
 } tally;
 
-void check_cuda(cudaError_t error, const char *what); /* ends the program */
-void check_chunk(tally *t);                           /* chunk.c */
-void check_adamw(tally *t, const backend *b);         /* optimizer.c */
+void check_cuda(cudaError_t error, const char *what);                               /* ends the program */
+void check_chunk(tally *t);                                                         /* chunk.c */
+void check_adamw(tally *t, const backend *b);                                       /* optimizer.c */
 void run_cuda_perf(const kernel *cuda_kernels, const backend *b, const char *only); /* speed.c */
 #endif

@@ -13,9 +13,9 @@ typedef struct {
 } param;
 
 static const param params[GROUPS] = {
-    {1, 3, 3, DTYPE_BF16, true},       {64, 100, 148, DTYPE_BF16, true}, {300, 16, 80, DTYPE_BF16, false},
-    {33, 7, 12, DTYPE_BF16, true},     {4096, 1, 1, DTYPE_BF16, false},  {100, 1000, 0, DTYPE_F32, true},
-    {50, 64, 72, DTYPE_F32, true},     {1, 8193, 8193, DTYPE_F32, false},
+    {1, 3, 3, DTYPE_BF16, true},   {64, 100, 148, DTYPE_BF16, true},  {300, 16, 80, DTYPE_BF16, false},
+    {33, 7, 12, DTYPE_BF16, true}, {4096, 1, 1, DTYPE_BF16, false},   {100, 1000, 0, DTYPE_F32, true},
+    {50, 64, 72, DTYPE_F32, true}, {1, 8193, 8193, DTYPE_F32, false},
 };
 
 typedef struct {
@@ -105,7 +105,8 @@ static bool check_all(state *s, double tolerance) {
 }
 
 static bool check_step(state *s, const backend *b, int step, float limit) {
-    adamw_args args = {1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, limit, 1 - powf(0.9f, (float)step), 1 - powf(0.999f, (float)step)};
+    adamw_args args = {
+        1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, limit, 1 - powf(0.9f, (float)step), 1 - powf(0.999f, (float)step)};
     double norm, want;
     failure f;
     if (!b->adamw(s->device, GROUPS, &args, &norm, &f)) {

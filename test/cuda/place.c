@@ -77,8 +77,8 @@ dtype device_type(op_kind kind, const operand *o, bool out, dtype compute) {
 
 /* With `add`, the outputs that may be a program's gradients and results are added to; the others never are. */
 bool is_added(const operand_set *s, const operand *o, dtype type) {
-    static const char *const names[] = {"dW", "dw", "dbias", "dA", "dB", "sum", "nll", "dAg", "dBg", "dAu",
-                                        "dBu", "dAq", "dBq", "dAk", "dBk", "dAv", "dBv"};
+    static const char *const names[] = {"dW",  "dw",  "dbias", "dA",  "dB",  "sum", "nll", "dAg", "dBg",
+                                        "dAu", "dBu", "dAq",   "dBq", "dAk", "dBk", "dAv", "dBv"};
     bool listed = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) listed |= strcmp(o->name, names[i]) == 0;
     return s->c->add && listed && type == DTYPE_F32;
@@ -111,7 +111,7 @@ static tensor *tensor_at(device_call *d, int i) {
 
 /* Outputs that may lie in the place of an input: {kind, output, input}. */
 static const int in_place[][3] = {
-    {OP_rope, 0, 0},    {OP_add, 0, 1},     {OP_scale, 0, 0},        {OP_dropout, 0, 0},      {OP_glu, 0, 0},
+    {OP_rope, 0, 0},    {OP_add, 0, 1},     {OP_scale, 0, 0},        {OP_dropout, 0, 0},           {OP_glu, 0, 0},
     {OP_glu_bwd, 0, 1}, {OP_glu_bwd, 1, 2}, {OP_rms_norm_bwd, 0, 4}, {OP_cross_entropy_bwd, 0, 1},
 };
 

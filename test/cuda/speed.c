@@ -27,10 +27,14 @@ typedef struct {
     bool add;
 } speed_case;
 
-#define ROWS   {T, N, D}
-#define WIDE   {T, N, F}
-#define BESIDE {T, N, F, 2 * F}
-#define LOGITS {T, L, V}
+#define ROWS                                                                                                           \
+    { T, N, D }
+#define WIDE                                                                                                           \
+    { T, N, F }
+#define BESIDE                                                                                                         \
+    { T, N, F, 2 * F }
+#define LOGITS                                                                                                         \
+    { T, L, V }
 
 static const speed_case cases[] = {
     {OP_embed, "", {{I, N, 1}, {T, V, D, 0, true}}, {ROWS}, .extra = 2.0 * N * D},
@@ -41,10 +45,18 @@ static const speed_case cases[] = {
     {OP_rms_norm, "", {ROWS, {T, D, 1}}, {ROWS, {S, N, 1}}, .attr = {.eps = 1e-5f}},
     {OP_rms_norm, "32 heads of 128", {ROWS, {T, 128, 1}}, {ROWS, {S, N, H}}, .attr = {.eps = 1e-5f, .head_dim = 128}},
     {OP_add_rms_norm, "", {ROWS, ROWS, {T, D, 1}}, {ROWS, ROWS, {S, N, 1}}, .attr = {.eps = 1e-5f}},
-    {OP_add_rms_norm, "room of 192", {ROWS, ROWS, {T, D, 1}}, {ROWS, {T, N, D, D + 192}, {S, N, 1}}, .attr = {.eps = 1e-5f}},
+    {OP_add_rms_norm,
+     "room of 192",
+     {ROWS, ROWS, {T, D, 1}},
+     {ROWS, {T, N, D, D + 192}, {S, N, 1}},
+     .attr = {.eps = 1e-5f}},
     {OP_rms_norm_bwd, "dres", {ROWS, ROWS, {T, D, 1}, {S, N, 1}, ROWS}, {ROWS}, .attr = {.eps = 1e-5f}},
     {OP_rms_norm_bwd, "dres, dw", {ROWS, ROWS, {T, D, 1}, {S, N, 1}, ROWS}, {ROWS, {S, D, 1}}, .attr = {.eps = 1e-5f}},
-    {OP_rms_norm_bwd, "32 heads of 128", {ROWS, ROWS, {T, 128, 1}, {S, N, H}}, {ROWS}, .attr = {.eps = 1e-5f, .head_dim = 128}},
+    {OP_rms_norm_bwd,
+     "32 heads of 128",
+     {ROWS, ROWS, {T, 128, 1}, {S, N, H}},
+     {ROWS},
+     .attr = {.eps = 1e-5f, .head_dim = 128}},
     {OP_rope, "q", {ROWS, {P, N, 1}, {S, 64, 1}}, {ROWS}},
     {OP_rope, "q and k in qkv", {{T, N, 5120, 6144}, {P, N, 1}, {S, 64, 1}}, {{T, N, 5120, 6144}}},
     {OP_glu, "", {WIDE, WIDE}, {WIDE}},
@@ -137,13 +149,15 @@ static void make_pattern(void) {
 static tensor make_operand(const shape *s) {
     if (s->content == NONE) return (tensor){0};
     int64_t ld = s->ld ? s->ld : s->cols;
-    tensor t = {NULL, s->content == T ? DTYPE_BF16 : s->content == S ? DTYPE_F32 : DTYPE_I32, s->rows, s->cols, ld, false};
+    tensor t = {NULL, s->content == T ? DTYPE_BF16 : s->content == S ? DTYPE_F32 : DTYPE_I32, s->rows, s->cols, ld,
+                false};
     size_t bytes = (size_t)(s->rows * ld) * dtype_size(t.type), most = PATTERN * 2;
     t.data = device_alloc(bytes);
     if (s->content == T) {
         for (size_t at = 0; at < bytes; at += most)
             check_cuda(cudaMemcpy((char *)t.data + at, pattern, bytes - at < most ? bytes - at : most,
-                                  cudaMemcpyDeviceToDevice), "fill");
+                                  cudaMemcpyDeviceToDevice),
+                       "fill");
         return t;
     }
     int32_t *host = xmalloc(bytes);
@@ -211,7 +225,8 @@ static void run_chunk(void *context, int i) {
 
 static void time_chunk(double copy) {
     const shape logits = LOGITS, target = {I, L, 1, 0, false}, rows = {S, 3 * L, 1, 0, false};
-    timed_chunk c = {{make_operand(&logits), make_operand(&logits)}, make_operand(&target).data, make_operand(&rows).data};
+    timed_chunk c = {
+        {make_operand(&logits), make_operand(&logits)}, make_operand(&target).data, make_operand(&rows).data};
     double bytes = 2 * operand_bytes(&logits);
     report("linear_ce chunk", "gradient in place", median_ms(run_chunk, &c, REPEAT), bytes, copy);
     for (int i = 0; i < 2; i++) cudaFree(c.logits[i].data);

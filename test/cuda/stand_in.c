@@ -20,8 +20,7 @@ void cuda_check_launch(const kernel_call *call) {
 static bool open_backend(failure *f) {
     int n = 0;
     cudaError_t error = cudaGetDeviceCount(&n);
-    if (error != cudaSuccess || !n)
-        return fail(f, FAIL_MACHINE, "no CUDA device (%s)", cudaGetErrorString(error));
+    if (error != cudaSuccess || !n) return fail(f, FAIL_MACHINE, "no CUDA device (%s)", cudaGetErrorString(error));
 #define OP(kind, in, out) kernels[OP_##kind] = cuda_op_##kind;
 #include "graph/ops.def"
 #undef OP

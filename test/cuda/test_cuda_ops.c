@@ -126,9 +126,9 @@ static bool check_output(const device_call *d, const expected *e, int k) {
     int at = d->set->n_in + k;
     const unsigned char *data = d->blocks[d->of_block[at]].after + GUARD + d->at[at];
     int64_t n = o->real * o->cols;
-    double squares = 0, error = 0, tolerance = forward_of(d->set->kind) == OP_COUNT && d->set->kind != OP_qkv_bwd
-                                                   ? FORWARD_TOLERANCE
-                                                   : BACKWARD_TOLERANCE;
+    double squares = 0, error = 0,
+           tolerance = forward_of(d->set->kind) == OP_COUNT && d->set->kind != OP_qkv_bwd ? FORWARD_TOLERANCE
+                                                                                          : BACKWARD_TOLERANCE;
     if (d->compute == DTYPE_BF16) tolerance = BF16_TOLERANCE;
     for (int64_t i = 0; i < n; i++) squares += (double)e->out[k][i] * (double)e->out[k][i];
     double rms = n ? sqrt(squares / (double)n) : 0;
@@ -158,7 +158,8 @@ static bool run_once(device_call *d, const kernel *cuda_kernels, const backend *
     for (int i = 0; i < d->n_blocks; i++) block_upload(&d->blocks[i]);
     cuda_kernels[d->set->kind](&d->call);
     if (b->finish && !b->finish(&f)) return wrong(d, "%s", f.text);
-    check_cuda(cudaDeviceSynchronize(), op_name(d->set->kind)); /* nothing works behind a kernel that broke the context */
+    check_cuda(cudaDeviceSynchronize(),
+               op_name(d->set->kind)); /* nothing works behind a kernel that broke the context */
     for (int i = 0; i < d->n_blocks; i++) block_download(&d->blocks[i]);
     return true;
 }
