@@ -46,7 +46,8 @@ __device__ __forceinline__ void store4(float *x, int64_t i, int64_t n, float4 v)
 }
 
 /* One block: one piece's sum of squares. Grid: all pieces. Shared: 256 bytes. Reads 4 bytes per element. */
-__global__ void __launch_bounds__(THREADS) squares_kernel(double *squares, const optim_group *groups, const piece *pieces) {
+__global__ void __launch_bounds__(THREADS)
+    squares_kernel(double *squares, const optim_group *groups, const piece *pieces) {
     __shared__ double shared[32];
     piece p = pieces[blockIdx.x];
     const float *grad = groups[p.group].grad;

@@ -10,8 +10,8 @@ enum { WARPS = 4, MOST_D = 256, PER_LANE = MOST_D / 32 };
 
 /* One block: one row of k and v. Grid: n rows. Reads 2 and writes 2 elements per element. */
 template <typename T>
-__global__ void cache_kernel(span<T> kcache, span<T> vcache, span<T> k, span<T> v, const int32_t *pos, int64_t n_context,
-                             int width) {
+__global__ void cache_kernel(span<T> kcache, span<T> vcache, span<T> k, span<T> v, const int32_t *pos,
+                             int64_t n_context, int width) {
     int64_t t = blockIdx.x, to = pos[t];
     if (to < 0 || to >= n_context) __trap(); /* our own mistake: the sampler stops at the end of the cache */
     for (int i = threadIdx.x; i < width; i += blockDim.x) {

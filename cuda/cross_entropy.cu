@@ -3,7 +3,8 @@
  *
  * Rows are read once by an online maximum and sum: every thread keeps the largest value m that it saw and the sum of
  * exp(x - m); these pairs are merged over the block in a fixed order.  Where a gradient follows in place, a block is
- * a whole multiprocessor's, so that the rows in work (132 x 250 KB on a H200) still lie in L2 when they are read again. */
+ * a whole multiprocessor's, so that the rows in work (132 x 250 KB on a H200) still lie in L2 when they are read again.
+ */
 #include "cuda.cuh"
 
 namespace {
@@ -57,7 +58,7 @@ template <typename T, int W, typename F> __device__ __forceinline__ void for_row
 /* Overwrites out with by (exp(logits - lse) - onehot). */
 template <typename T, int W>
 __device__ __forceinline__ void write_gradient(T *out, const T *logits, int vectors, float lse, float by, int target) {
-    for_row<T, W>(logits, vectors, [&](float (&x)[W], int col) {
+    for_row<T, W>(logits, vectors, [&](float(&x)[W], int col) {
 #pragma unroll
         for (int i = 0; i < W; i++) x[i] = by * (__expf(x[i] - lse) - (col + i == target ? 1.0f : 0.0f));
         store<T, W>(out + col, packed<T, W>(x));
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(THREADS, 1) ce_kernel(span<T> logits, ce_rows 
     if (target >= V) __trap(); /* our own mistake: the host checks targets */
     float chosen = to_float(row[target]);
     softmax_sum s = {-INFINITY, 0};
-    for_row<T, W>(row, vectors, [&](float (&x)[W], int) {
+    for_row<T, W>(row, vectors, [&](float(&x)[W], int) {
         float max = s.max;
 #pragma unroll
         for (int i = 0; i < W; i++) max = fmaxf(max, x[i]);

@@ -29,9 +29,7 @@ typedef __nv_bfloat16 bf16;
 template <typename T> constexpr int wide() { return 16 / (int)sizeof(T); }
 
 /* W elements as they lie in memory. */
-template <typename T, int W> struct alignas(sizeof(T) * W) pack {
-    T x[W];
-};
+template <typename T, int W> struct alignas(sizeof(T) * W) pack { T x[W]; };
 template <typename T, int W> __device__ __forceinline__ pack<T, W> load(const T *p) {
     return *reinterpret_cast<const pack<T, W> *>(p);
 }

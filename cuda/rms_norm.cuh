@@ -7,7 +7,7 @@
 #define CUDA_RMS_NORM_CUH
 #include "cuda.cuh"
 
-enum { CACHED = 2, NARROW_THREADS = 256, MOST_LANES = 512 };
+enum { CACHED = 2, NARROW_THREADS = 256, MOST_LANES = 384 };
 
 typedef struct {
     int lanes;        /* threads of a group: a power of two up to 32, or the block */

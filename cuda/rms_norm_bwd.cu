@@ -17,7 +17,7 @@ template <typename T> struct dx_operands {
 /* One group: one slice, dy and x kept in registers between the two uses. Grid: all slices. Shared: 32 floats.
  * Reads 2 (with dres 3) and writes 1 element per element; w comes from L2. */
 template <typename T, int W, bool DRES>
-__global__ void __launch_bounds__(MOST_LANES) dx_kernel(dx_operands<T> o, norm_shape s) {
+__global__ void __launch_bounds__(MOST_LANES, 2) dx_kernel(dx_operands<T> o, norm_shape s) {
     __shared__ float shared[32];
     int64_t slice = norm_slice(s), row = slice / s.slices;
     int lane = threadIdx.x % s.lanes, col = (int)(slice - row * s.slices) * o.d;
@@ -119,7 +119,8 @@ __global__ void __launch_bounds__(LANES *ROWS) dw_sum_kernel(float *dw, const fl
     double sum = 0;
     if (col < d)
 #pragma unroll 8
-        for (int p = r * (PIECES / ROWS); p < (r + 1) * (PIECES / ROWS); p++) sum += (double)partial[(int64_t)p * d + col];
+        for (int p = r * (PIECES / ROWS); p < (r + 1) * (PIECES / ROWS); p++)
+            sum += (double)partial[(int64_t)p * d + col];
     shared[r][lane] = sum;
     __syncthreads();
     if (r || col >= d) return;
@@ -132,9 +133,8 @@ template <typename T, int W> void launch_dw(const kernel_call *call, int d, int6
     const tensor *dy = &call->in[0], *x = &call->in[1], *rstd = &call->in[3], *dw = &call->out[1];
     float *partial = (float *)call->scratch;
     dim3 grid((unsigned)cuda_ceil(d, LANES * W), PIECES);
-    dw_pieces_kernel<T, W><<<grid, LANES * ROWS, 0, cuda_stream()>>>(partial, span_of<T>(dy), span_of<T>(x),
-                                                                     span_of<float>(rstd), (int)(x->cols / d), n_slices,
-                                                                     d);
+    dw_pieces_kernel<T, W><<<grid, LANES * ROWS, 0, cuda_stream()>>>(
+        partial, span_of<T>(dy), span_of<T>(x), span_of<float>(rstd), (int)(x->cols / d), n_slices, d);
     dw_sum_kernel<<<(unsigned)cuda_ceil(d, LANES), LANES * ROWS, 0, cuda_stream()>>>((float *)dw->data, partial, d,
                                                                                      dw->add);
 }
@@ -157,8 +157,9 @@ extern "C" void cuda_op_rms_norm_bwd(const kernel_call *call) {
                        cuda_is_wide_vector<T>(w);
         cuda_with_width<T>(is_wide, [&](auto W) {
             norm_shape s = norm_shape_of(n, x->cols, d, W());
-            dx_operands<T> o = {span_of<T>(dy),       span_of<T>(x),      span_of<T>(dres), span_of<T>(dx),
-                                span_of<float>(rstd), (const T *)w->data, (int)d};
+            dx_operands<T> o = {span_of<T>(dy), span_of<T>(x),        span_of<T>(dres),
+                                span_of<T>(dx), span_of<float>(rstd), (const T *)w->data,
+                                (int)d};
             if (dx->data && n) launch_dx<T, W()>(o, s);
             if (dw->data) launch_dw<T, W()>(call, (int)d, s.n_slices);
         });

@@ -6,7 +6,8 @@
 namespace {
 enum { THREADS = 1024 };
 
-__global__ void __launch_bounds__(THREADS) sum_kernel(float *out, const float *x, const float *weight, int n, bool add) {
+__global__ void __launch_bounds__(THREADS)
+    sum_kernel(float *out, const float *x, const float *weight, int n, bool add) {
     __shared__ double shared[32];
     double sum = 0;
 #pragma unroll 4
