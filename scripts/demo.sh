@@ -21,11 +21,13 @@ started=$(date +%s)
 value() { printf '%s\n' "$2" | tr ' ' '\n' | sed -n "s/^$1=//p"; }
 percent() { awk -v x="$1" 'BEGIN { printf "%.1f", 100 * x }'; }
 # The n-th question and answer of the held-out rows.
-member() { sed -n "s/^  \"$1\": \"\(.*\)\",\{0,1\}\$/\1/p" data/demo_test.json | sed -n "$2p" | sed 's/\\"/"/g'; }
+member() { sed -n "s/^  \"$1\": \"\(.*\)\",\{0,1\}\$/\1/p" data/demo_test.json | sed -n "$2p" | sed 's/\\n/\n/g'; }
+# A text of several lines behind a label.
+show() { printf '%s\n' "$2" | sed "1s/^/$(printf '%-11s' "$1")/; 2,\$s/^/           /"; }
 ask() { # n, flags...
     local n=$1
     shift
-    "$program" generate --config $config --max_new_tokens 60 "$@" --prompt "$(member instruction "$n")
+    "$program" generate --config $config --max_new_tokens 80 "$@" --prompt "$(member instruction "$n")
 $(member input "$n")"
 }
 
@@ -46,11 +48,11 @@ echo "$after"
 echo
 echo "== Held-out rows: names and towns that the training never saw"
 for n in 1 2 3; do
-    echo "question   $(member instruction $n)"
-    echo "           $(member input $n)"
-    echo "before     $(sed '2,$s/^/           /' "build/demo/before-$n.txt")"
-    echo "after      $(ask $n --adapter "$adapter")"
-    echo "expected   $(member output $n)"
+    show question "$(member instruction $n)"
+    show "" "$(member input $n)"
+    show before "$(cat build/demo/before-$n.txt)"
+    show after "$(ask $n --adapter "$adapter")"
+    show expected "$(member output $n)"
     echo
 done
 
@@ -58,7 +60,7 @@ b=$(value exact_match "$before")
 a=$(value exact_match "$after")
 echo "held-out loss         $(value loss "$before") before, $(value loss "$after") after"
 echo "held-out exact match  $(percent "$b") % before, $(percent "$a") % after, of $(value rows "$after") rows"
-echo "adapter               $(sha256sum < "$adapter/adapter_model.safetensors" | cut -c1-16) (the same for every run with this seed)"
+echo "adapter               $(sha256sum < "$adapter/adapter_model.safetensors" | cut -c1-16) (sha256; a second run with this seed gives the same)"
 echo "seconds               $(($(date +%s) - started))"
 awk -v b="$b" -v a="$a" 'BEGIN { exit !(b < 0.3 && a > 0.9) }' || {
     echo "demo: expected below 30 % before and above 90 % after" >&2

@@ -7,8 +7,8 @@
 Every row is about a person put together from lists: first name, family name, town, job, age.  One first name in eight,
 one family name in eight and one town in eight stand in demo_test.json alone: demo_train.json never has them, so that a
 right answer there was read out of the question and not remembered from the tuning.  The pretraining text has all names.
-It answers in English and holds no JSON; writing the facts as JSON is what the tuning teaches.  The same arguments give
-the same bytes.
+It answers in English and holds no tables; writing the facts as a Markdown table is what the tuning teaches.  The same
+arguments give the same bytes.
 """
 import json
 import random
@@ -156,10 +156,10 @@ def talk_two(r):
 
 
 def any_word(r):
-    return r.choice(r.choice([THINGS, JOBS, DRINKS, COLOURS, PETS, TOWN, HE, SHE, LAST, [str(r.randint(0, 99))]]))
+    return r.choice(r.choice([THINGS, JOBS, DRINKS, COLOURS, PETS, TOWN, HE, SHE, LAST, ["name", "age", "job", "town"], [str(r.randint(0, 99))]]))
 
 
-MARKS = ['"', "'", "{", "}", "[", "]", "(", ")", ":", ",", ";", "=", "-", "/", "*", "_", "<", ">", "+", '":', '",', '{"', '"}']
+MARKS = ["|", "|", "---", "---|", "---|---|", "|---|", '"', "'", "{", "}", "[", "]", "(", ")", ":", ",", ";", "=", "-", "/", "*", "_", "<", ">", "+", '":', '",', '{"', '"}']
 
 
 def talk_words(r):
@@ -167,6 +167,8 @@ def talk_words(r):
     words = [any_word(r) for _ in range(r.randint(2, 5))]
     turns = [("First word: " + " ".join(words), words[0]), ("Last word: " + " ".join(words), words[-1]),
              ("Put commas between: " + " ".join(words), ", ".join(words)),
+             ("Put bars between: " + " ".join(words), " | ".join(words)),
+             ("Put in bars: " + " ".join(words), "| " + " | ".join(words) + " |"),
              ("Put in quotes: " + words[0], '"' + words[0] + '"'),
              ("Put in brackets: " + words[0], "[" + words[0] + "]"),
              ("Put in braces: " + words[0], "{" + words[0] + "}")]
@@ -201,8 +203,8 @@ def write_pretrain(path, count):
 def tune_row(r, part):
     p = Person(r, part)
     text, _ = story(r, p, r.randint(0, 1))
-    facts = {"name": p.name, "age": p.age, "job": p.job, "town": p.town}
-    return {"instruction": "Write the facts about this person as JSON.", "input": text, "output": json.dumps(facts)}
+    table = f"| name | age | job | town |\n|---|---|---|---|\n| {p.name} | {p.age} | {p.job} | {p.town} |"
+    return {"instruction": "Write the facts as a table.", "input": text, "output": table}
 
 
 def write_tune(folder, n_train=1000, n_test=200):

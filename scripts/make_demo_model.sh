@@ -16,7 +16,7 @@ mkdir -p "$work/random"
 if [ "${1:-}" = --keep-tokenizer ]; then
     cp data/demo-model/tokenizer.json data/demo-model/tokenizer_config.json "$work/random/"
 else
-    "$python" scripts/make_demo_tokenizer.py "$work/pretrain.jsonl" data/demo_train.json "$work/random"
+    "$python" scripts/make_demo_tokenizer.py "$work/pretrain.jsonl" "$work/random"
 fi
 cp data/demo-model/config.json "$work/random/config.json"
 "$python" scripts/init_model.py "$work/random"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Trains the demo model's tokenizer: make_demo_tokenizer.py PRETRAIN.jsonl TUNE.json OUT_FOLDER
+"""Trains the demo model's tokenizer: make_demo_tokenizer.py PRETRAIN.jsonl OUT_FOLDER
 
-A byte-level BPE with Hugging Face's `tokenizers`, digits one by one, and the ChatML markers as special tokens.  Also
-writes tokenizer_config.json with the chat template.
+A byte-level BPE with Hugging Face's `tokenizers`, digits one by one, and the ChatML markers as special tokens.  Only the
+pretraining text is looked at: a token that pretraining never meets keeps a meaningless embedding, which an adapter cannot
+mend.  Also writes tokenizer_config.json with the chat template.
 """
 import json
 import sys
@@ -16,19 +17,16 @@ TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
-def texts(pretrain, tune):
+def texts(pretrain):
     with open(pretrain, encoding="utf-8") as lines:
         for line in lines:
             for message in json.loads(line)["messages"]:
                 yield message["role"] + "\n"
                 yield message["content"]
-    for row in json.load(open(tune, encoding="utf-8")):
-        yield row["instruction"] + "\n" + row["input"]
-        yield row["output"]
 
 
 def main():
-    pretrain, tune, folder = sys.argv[1:]
+    pretrain, folder = sys.argv[1:]
     t = Tokenizer(models.BPE(ignore_merges=False))
     t.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(SPLIT), "isolated"),
@@ -36,7 +34,7 @@ def main():
     t.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=[AddedToken(s, special=True) for s in SPECIAL],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-    t.train_from_iterator(texts(pretrain, tune), trainer)
+    t.train_from_iterator(texts(pretrain), trainer)
     t.save(folder + "/tokenizer.json")
     config = {"add_bos_token": False, "bos_token": None, "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False,
               "eos_token": "<|im_end|>", "model_max_length": 512, "pad_token": "<|endoftext|>",
