@@ -21,7 +21,7 @@ const size_t SPARE = (size_t)512 << 20; /* kernels that the driver loads when th
 struct {
     cudaStream_t stream;
     int arch, processors;
-    char name[256];  /* of the card */
+    char name[256]; /* of the card */
     failure failed; /* the first of the run; kind FAIL_NONE: none */
 } state;
 
