@@ -10,6 +10,7 @@ const char *const layout_names[LAYOUTS] = {"dense", "strided", "in place", "pack
 void check_cuda(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return;
     printf("FAIL %s: %s\n", what, cudaGetErrorString(error));
+    fflush(stdout);
     abort(); /* a broken context answers nothing more */
 }
 
