@@ -41,14 +41,21 @@ static sizes size_of_op(const graph *g, vid x, vid W) {
     return size_of(g->values[x].rows, g->values[x].cols, g->values[W].rows, g->values[W].type);
 }
 
+static int64_t gradient_floats(const sizes *s, vid dx) {
+    return common_floats(s) + (dx ? GROUPS * cpu_round(s->chunk * s->D) : 0);
+}
+
+/* With a weight the gradient follows and takes the same scratch. */
 int64_t cpu_scratch_linear_ce(const graph *g, const graph_op *op) {
     sizes s = size_of_op(g, op->in[0], op->in[1]);
-    return common_floats(&s) + 2 * cpu_round(s.panels * s.chunk) + cpu_round(s.chunk);
+    int64_t loss = common_floats(&s) + 2 * cpu_round(s.panels * s.chunk) + cpu_round(s.chunk);
+    int64_t gradient = op->in[3] ? gradient_floats(&s, op->out[2]) : 0;
+    return gradient > loss ? gradient : loss;
 }
 
 int64_t cpu_scratch_linear_ce_bwd(const graph *g, const graph_op *op) {
     sizes s = size_of_op(g, op->in[1], op->in[2]);
-    return common_floats(&s) + (op->out[0] ? GROUPS * cpu_round(s.chunk * s.D) : 0);
+    return gradient_floats(&s, op->out[0]);
 }
 
 /* The rows that have a target, in order. */
@@ -111,7 +118,7 @@ static float join_panels(const statistics *st, const sizes *s, int64_t i) {
     return (float)((double)max + log(sum));
 }
 
-void cpu_op_linear_ce(const kernel_call *call) {
+static void run_loss(const kernel_call *call) {
     const tensor *x = &call->in[0], *W = &call->in[1];
     const int32_t *target = call->in[2].data;
     float *nll = call->out[0].data, *lse = call->out[1].data, *scratch = call->scratch;
@@ -212,4 +219,16 @@ void cpu_op_linear_ce_bwd(const kernel_call *call) {
         }
         if (dx) join_groups(dx, partials, chunk.list, rows, groups, &s);
     }
+}
+
+void cpu_op_linear_ce(const kernel_call *call) {
+    const tensor *in = call->in, *out = call->out;
+    run_loss(call);
+    if (!in[3].data || !call->batch->training) return;
+    kernel_call gradient = {.op = call->op,
+                            .in = {in[3], in[0], in[1], in[2], out[1]},
+                            .out = {out[2], out[3]},
+                            .batch = call->batch,
+                            .scratch = call->scratch};
+    cpu_op_linear_ce_bwd(&gradient);
 }

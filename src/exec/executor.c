@@ -10,8 +10,9 @@ struct executor {
     const graph *g;
     const plan *p;
     const backend *b;
-    void **data; /* [values] device addresses */
-    bool *owned; /* [values] data[v] is a block of its own */
+    void **data;   /* [values] device addresses */
+    bool *owned;   /* [values] data[v] is a block of its own */
+    int64_t *room; /* [values] see tensor */
     char *arena;
     void *scratch;
     struct {
@@ -80,7 +81,13 @@ static bool check_kernels(const executor *x, failure *f) {
 bool executor_open(executor **out, const graph *g, const plan *p, const backend *b, failure *f) {
     executor *x = xcalloc(1, sizeof *x);
     size_t n = (size_t)arrlen(g->values);
-    *x = (executor){.g = g, .p = p, .b = b, .data = xcalloc(n, sizeof(void *)), .owned = xcalloc(n, sizeof(bool))};
+    *x = (executor){.g = g,
+                    .p = p,
+                    .b = b,
+                    .data = xcalloc(n, sizeof(void *)),
+                    .owned = xcalloc(n, sizeof(bool)),
+                    .room = xcalloc(n, sizeof(int64_t))};
+    for (vid v = 1; v < arrlen(g->values); v++) x->room[v] = value_room(g, v);
     void *temporaries = NULL;
     bool ok = check_kernels(x, f) && alloc_persistent(x, f) && alloc_gathered(x, ROLE_GRAD, "gradients", f) &&
               alloc_gathered(x, ROLE_OUTPUT, "outputs", f) &&
@@ -108,6 +115,7 @@ void executor_close(executor *x) {
     if (x->scratch) x->b->free(x->scratch);
     free(x->data);
     free(x->owned);
+    free(x->room);
     free(x);
 }
 
@@ -169,7 +177,7 @@ tensor executor_tensor(const executor *x, vid v) {
     if (!v) return (tensor){0};
     const graph_value *value = &x->g->values[v];
     bool add = value->role == ROLE_GRAD || value->role == ROLE_OUTPUT;
-    return (tensor){x->data[v], value->type, value->rows, value->cols, value_ld(x->g, v), add};
+    return (tensor){x->data[v], value->type, value->rows, value->cols, value_ld(x->g, v), add, x->room[v]};
 }
 
 /* What an op reads or writes: of a trainable param the working copy. */

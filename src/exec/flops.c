@@ -36,7 +36,8 @@ static double op_flops(const graph *g, const graph_op *o, const batch_info *b, d
     switch ((int)o->kind) {
     case OP_attention: return 4 * pairs * (double)first->cols;
     case OP_attention_bwd: return 10 * pairs * (double)first->cols;
-    case OP_linear_ce: return 2 * labels * matrix_elements(g, o->in, GRAPH_MAX_IN);
+    case OP_linear_ce:
+        return 2 * labels * ((o->out[2] ? 2 : 1) * matrix_elements(g, o->in, GRAPH_MAX_IN) + gradient_elements(g, o));
     case OP_linear_ce_bwd:
         return 2 * labels * ((o->out[0] ? matrix_elements(g, o->in, GRAPH_MAX_IN) : 0) + gradient_elements(g, o));
     case OP_linear:

@@ -22,6 +22,7 @@ typedef struct {
     dtype type;
     int64_t rows, cols, ld; /* ld: elements from one row to the next; more than cols on backends with pass_layout */
     bool add;
+    int64_t room; /* columns behind each row that the op which runs may use as it likes; pass_layout leaves them */
 } tensor;
 
 typedef struct {

@@ -35,6 +35,18 @@ int64_t value_ld(const graph *g, vid v) {
     return value->ld ? value->ld : value->cols;
 }
 
+int64_t value_room(const graph *g, vid v) {
+    const graph_value *value = &g->values[v];
+    int64_t ld = value_ld(g, v), end = value->at % (ld ? ld : 1) + value->cols;
+    if (value->role != ROLE_TEMP || ld <= value->cols) return 0;
+    vid storage = value->base ? value->base : v;
+    for (vid other = 1; other < arrlen(g->values); other++) {
+        const graph_value *o = &g->values[other];
+        if ((other == storage || o->base == storage) && o->at % ld + o->cols > end) return 0;
+    }
+    return ld - end;
+}
+
 int64_t value_storage(const graph *g, vid v) {
     const graph_value *value = &g->values[v];
     if (value->base) return 0;

@@ -86,6 +86,8 @@ int op_operands(const char *list);         /* how many operands an operand strin
 int64_t value_count(const graph_value *v); /* elements */
 int64_t value_bytes(const graph_value *v); /* of the elements, packed densely */
 int64_t value_ld(const graph *g, vid v);
+/* Columns behind each row of a temporary that are no value's: pass_layout leaves them to the op that runs. */
+int64_t value_room(const graph *g, vid v);
 int64_t value_storage(const graph *g, vid v);     /* bytes of its own storage, gaps included; 0 inside another's */
 vid graph_find(const graph *g, const char *name); /* 0 when there is none; for tests and messages */
 

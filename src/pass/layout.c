@@ -5,8 +5,9 @@
  *              [ A  0 ]   columns K + S   backward: dx = [dy | ds] What[:, 0:K]  with ds = dy B
  * W may be several weights that read the same x, one below the other (q, k, v; gate, up), B then block-diagonal.  S is
  * the sum of their ranks rounded up to 8; what is in no block stays 0.  So x and dy get S columns of room behind each
- * row, which belong to the op that is running; outputs of stacked weights lie side by side in one matrix. Every
- * trainable param gets a working copy in the compute type; only masters and gradients stay float32. */
+ * row, which belong to the op that is running; outputs of stacked weights lie side by side in one matrix, the
+ * gradients of their A below each other. Every trainable param gets a working copy in the compute type; only masters
+ * and gradients stay float32. */
 #include "base/array.h"
 #include "pass/pass.h"
 
@@ -80,6 +81,21 @@ static void put_beside(graph *g, const vid *list, int n, int64_t room) {
     if (first && g->values[first].ld < column + room) g->values[first].ld = column + room;
 }
 
+/* The gradients of a stack's A below each other: one product gives them all. Every second of `list` is one; only where
+ * their rows are whole vectors, so that each begins on one. */
+static void put_below(graph *g, const vid *list, int n) {
+    int64_t row = 0;
+    vid first = 0;
+    for (int i = 0; i < 2 * n; i += 2) {
+        if (!list[i]) continue;
+        if (!first) first = list[i];
+        if (g->values[first].cols % 4 || g->values[first].role != ROLE_GRAD) return;
+        if (first != list[i]) put_inside(g, first, list[i], row * g->values[first].cols);
+        row += g->values[list[i]].rows;
+    }
+    if (first && row > g->values[first].rows) g->values[first].storage_rows = row;
+}
+
 static stack stack_of(const graph_op *o) {
     stack s = {.n = 1};
     int W = LORA_W, bias = -1, A = LORA_A;
@@ -110,7 +126,10 @@ static void place_op(graph *g, const graph_op *o) {
         put_beside(g, &o->out[GUG_GATE], 2, 0);
         put_beside(g, &o->out[GUG_SG], 2, 0);
         break;
-    case OP_gate_up_bwd: put_beside(g, &o->in[GUB_DGATE], 2, S); break;
+    case OP_gate_up_bwd:
+        put_beside(g, &o->in[GUB_DGATE], 2, S);
+        put_below(g, &o->out[GUB_DAG], 2);
+        break;
     case OP_norm_qkv_rope: {
         bool norms = o->out[NQR_Q0] != 0;
         vid products[STACK] = {o->out[norms ? NQR_Q0 : NQR_Q], o->out[norms ? NQR_K0 : NQR_K], o->out[NQR_V]};
@@ -119,7 +138,10 @@ static void place_op(graph *g, const graph_op *o) {
         put_beside(g, &o->out[NQR_SQ], STACK, 0);
         break;
     }
-    default: put_beside(g, &o->in[QKV_DQ], STACK, S); break;
+    default:
+        put_beside(g, &o->in[QKV_DQ], STACK, S);
+        put_below(g, &o->out[QKV_DAQ], STACK);
+        break;
     }
 }
 

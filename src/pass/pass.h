@@ -1,5 +1,5 @@
 /* pass.h - the passes, in the order in which they run (build comes first, verify after each in debug builds):
- *   lora -> fuse -> backward -> recompute -> layout -> plan
+ *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> plan
  * A pass is one file with one public function that rewrites the program. */
 #ifndef PASS_PASS_H
 #define PASS_PASS_H
@@ -35,6 +35,9 @@ bool pass_fuse(graph *g, const char *rules, failure *f);
 /* Appends the backward ops of everything between a trainable param and `nll`, whose gradient is the value `seed`. */
 void pass_backward(graph *g, vid nll, vid seed);
 bool backward_has_rule(op_kind kind); /* false: the op is terminal */
+
+/* Lets linear_ce make its gradients itself. Only where the weights of the loss are known before the forward half. */
+void pass_early_loss(graph *g);
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_FULL, RECOMPUTE_COUNT } recompute_level;
 const char *recompute_name(recompute_level level);

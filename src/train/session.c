@@ -125,6 +125,7 @@ bool session_build(session *s, session_kind kind, int n_rows, recompute_level le
     g->n_forward = (int)arrlen(g->ops);
     if (training) pass_backward(g, s->io.nll, s->io.weight);
     assert(verified(g, "backward"));
+    if (training) pass_early_loss(g);
     if (training) pass_recompute(g, level);
     assert(verified(g, "recompute"));
     if (s->b->upload_rows) pass_layout(g);

@@ -5,6 +5,7 @@
 #include "train/trainer.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "exec/device_stats.h"
 #include "exec/flops.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -121,13 +122,20 @@ static void add_to_summary(run_summary *out, const step_metrics *m) {
     out->slots += m->slots;
 }
 
+/* Of the device where there is one to ask, else of this process. `peak`: the most so far, not what is held now. */
+static void measure(double *util, double *memory_gib, bool peak) {
+    device_stats d;
+    bool device = device_stats_read(&d);
+    *util = device ? d.util_percent : NAN;
+    *memory_gib = !device ? report_peak_memory_gib() : peak ? d.peak_memory_gib : d.memory_gib;
+}
+
 static void finish_summary(run_summary *out, double begin, double busy) {
     out->tokens_per_second = (double)out->tokens / busy;
     out->label_tokens_per_second = (double)out->label_tokens / busy;
     out->slots_per_second = (double)out->slots / busy;
     out->packing_efficiency = (double)out->tokens / (double)out->slots;
-    out->peak_memory_gib = report_peak_memory_gib();
-    out->gpu_util = NAN;
+    measure(&out->gpu_util, &out->peak_memory_gib, true);
     out->seconds = clock_seconds() - begin;
 }
 
@@ -144,11 +152,12 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
     int n;
     out->start_seconds = clock_seconds() - begin;
     while (loader_next(t->l, t->batches, &n)) {
-        step_metrics m = {.steps = t->rate.total, .gpu_util = NAN};
+        step_metrics m = {.steps = t->rate.total};
         TRY(run_step(t, n, &m, f));
         m.step = ++t->step;
         m.epoch = loader_epoch(t->l);
-        m.memory_gib = report_peak_memory_gib();
+        measure(&m.gpu_util, &m.memory_gib, false);
+        if (t->step == 1) device_stats_reset(); /* the first step also chooses algorithms */
         busy += m.step_seconds;
         add_to_summary(out, &m);
         TRY(report_step(r, &m, f));

@@ -126,3 +126,8 @@ bool hub_find_model(const char **folder, const char *model, arena *a, failure *f
     text_free(&s.looked);
     return found;
 }
+
+const char *hub_own_cache(arena *a) {
+    if (variable("XDG_CACHE_HOME")) return path_join(a, variable("XDG_CACHE_HOME"), "liger-sft");
+    return variable("HOME") ? path_join(a, variable("HOME"), ".cache/liger-sft") : NULL;
+}

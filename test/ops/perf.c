@@ -30,7 +30,7 @@ static double operations(const op_case *c, const operand_set *s) {
         for (int64_t t = 0; strcmp(o->name, "target") == 0 && t < o->real; t++) labels += o->value[t] >= 0;
     }
     if (c->kind == OP_embed) return 0;
-    if (c->kind == OP_linear_ce) return sum / n * labels;
+    if (c->kind == OP_linear_ce) return sum / n * labels * (1 + (s->out[2].value != NULL) + (s->out[3].value != NULL));
     if (c->kind == OP_linear_ce_bwd)
         return sum / n * labels * (1 + (s->out[0].value != NULL) + (s->out[1].value != NULL));
     if (c->kind == OP_linear_dw || c->kind == OP_linear_lora_bwd || c->kind == OP_gate_up_bwd || c->kind == OP_qkv_bwd)

@@ -183,12 +183,26 @@ static void qkv_bwd(operand_set *s) {
     product_bwd(s, "v", G);
 }
 
+/* Of one row, for dnll = weight: dx = dlogits W, dW += dlogits' x, with dlogits in the place of the logits. */
+static void row_gradient(operand_set *s, int64_t t, double *logits) {
+    int64_t D = DIM("D"), vocabulary = DIM("V"), label = (int64_t)V("target")[t];
+    double *dx = V("dx"), *dW = V("dW");
+    for (int64_t j = 0; dx && j < D; j++) dx[t * D + j] = 0;
+    for (int64_t v = 0; label >= 0 && v < vocabulary; v++) {
+        double d = V("weight")[t] * (exp(logits[v] - V("lse")[t]) - (v == label));
+        for (int64_t j = 0; dx && j < D; j++) dx[t * D + j] += d * V("W")[v * D + j];
+        for (int64_t j = 0; dW && j < D; j++) dW[v * D + j] += d * V("x")[t * D + j];
+    }
+}
+
 static void linear_ce(operand_set *s) {
     int64_t D = DIM("D"), vocabulary = DIM("V");
     double *logits = xmalloc((size_t)vocabulary * sizeof *logits);
+    if (V("dW")) memset(V("dW"), 0, (size_t)(vocabulary * D) * sizeof(double));
     for (int64_t t = 0; t < s->batch.rows; t++) {
         linear(logits, V("x") + t * D, V("W"), NULL, 1, D, vocabulary);
         row_loss(V("nll") + t, V("lse") + t, logits, vocabulary, V("target")[t]);
+        if (V("weight")) row_gradient(s, t, logits);
     }
     free(logits);
 }

@@ -283,6 +283,9 @@ static void layout_stacks_weights(void **state) {
             assert_true(g.values[o->out[NQR_V]].base == o->out[NQR_Q] && g.values[o->out[NQR_V]].at == 48);
         } else if (o->kind == OP_qkv_bwd) {
             assert_int_equal(value_ld(&g, o->in[QKV_DV]), 64 + 16);
+            const graph_value *dAv = &g.values[o->out[QKV_DAV]];
+            assert_true(dAv->base == o->out[QKV_DAQ] && dAv->at == 6 * 24);
+            assert_int_equal(g.values[o->out[QKV_DAQ]].storage_rows, 9);
         } else if (o->kind == OP_linear_lora) {
             assert_int_equal(value_ld(&g, o->in[LORA_X]), g.values[o->in[LORA_X]].cols + 8);
         } else if (o->kind == OP_gate_up_bwd) {
@@ -321,6 +324,40 @@ static void layout_never_overlaps(void **state) {
         }
         graph_free(&g);
     }
+}
+
+/* The head's gradient moves into the forward half where its weights are an input, and only there. */
+static void early_loss_takes_the_gradient(void **state) {
+    (void)state;
+    const program_kind kinds[] = {{.rank = 3, .fused = true}, {.full = true, .fused = true, .tied = true}, {.rank = 3}};
+    for (int i = 0; i < 3; i++) {
+        graph g;
+        failure f;
+        program_build(&g, &kinds[i], 8, &f);
+        int before = count_ops(&g, OP_linear_ce_bwd), n = (int)arrlen(g.ops);
+        assert_int_equal(before, kinds[i].fused);
+        pass_early_loss(&g);
+        assert_true(pass_verify(&g, &f));
+        assert_int_equal(count_ops(&g, OP_linear_ce_bwd), 0);
+        assert_int_equal(arrlen(g.ops), n - before);
+        for (int k = 0; k < arrlen(g.ops); k++) {
+            const graph_op *o = &g.ops[k];
+            if (o->kind != OP_linear_ce) continue;
+            assert_true(k < g.n_forward && g.values[o->in[3]].role == ROLE_INPUT && o->out[2]);
+            assert_true(!o->out[3] == !kinds[i].full);
+        }
+        pass_early_loss(&g); /* again: nothing is left to do */
+        assert_int_equal(arrlen(g.ops), n - before);
+        graph_free(&g);
+    }
+    graph g;
+    failure f;
+    program_build(&g, &kinds[0], 8, &f);
+    for (int k = 0; k < arrlen(g.ops); k++) /* weights that a run makes */
+        if (g.ops[k].kind == OP_linear_ce_bwd) g.values[g.ops[k].in[0]].role = ROLE_TEMP;
+    pass_early_loss(&g);
+    assert_int_equal(count_ops(&g, OP_linear_ce_bwd), 1);
+    graph_free(&g);
 }
 
 static void verify_finds_faults(void **state) {
@@ -386,6 +423,7 @@ int main(void) {
         cmocka_unit_test(plan_never_overlaps_live_values),
         cmocka_unit_test(layout_stacks_weights),
         cmocka_unit_test(layout_never_overlaps),
+        cmocka_unit_test(early_loss_takes_the_gradient),
         cmocka_unit_test(verify_finds_faults),
         cmocka_unit_test(shapes_are_checked),
         cmocka_unit_test(backward_rules_are_complete),

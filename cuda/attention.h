@@ -1,0 +1,54 @@
+/* attention.h - causal softmax attention over packed documents on the GPU, forward and backward, in bfloat16.
+ *
+ * Row i of a document sees rows max(document start, i - window + 1) .. i.  Operands are column slices: row t of head
+ * h begins at data + t * ld + h * d, so that q, k and v may lie in one [N, (H + 2G) d] buffer.  Every pointer must be
+ * 16-byte aligned and every ld a multiple of 8.  Rows at or beyond the last document are neither read nor written.
+ * Two runs give the same bits.  Launchers enqueue and return; false with a failure set when a shape is not supported
+ * or a launch is refused. */
+#ifndef CUDA_ATTENTION_H
+#define CUDA_ATTENTION_H
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "base/failure.h"
+
+typedef struct {
+    int N;          /* rows of the buffers; the documents may fill fewer */
+    int H, G, d;    /* query heads, key heads (G divides H), head width: 64, 128 or 256 */
+    int window;     /* 0: none */
+    float scale;    /* of q . k */
+    float soft_cap; /* 0: none; else scores become cap tanh(score / cap) */
+} attention_shape;
+
+typedef struct {
+    void *data; /* bf16 */
+    int64_t ld; /* row stride in elements */
+} attention_rows;
+
+typedef struct {
+    attention_rows q, k, v, o; /* [N, H d], [N, G d], [N, G d], [N, H d] */
+    float *lse;                /* [N, H], natural log of the sum of exp(score) */
+    attention_rows dout, dq, dk, dv;
+} attention_operands;
+
+/* For each row its document's first row and the row behind its last: int32 bounds[2 N + 1], the last entry the number
+ * of rows that belong to a document.  Made once per micro-batch from cu[docs + 1] (device), read by every launch. */
+size_t attention_bounds_size(int N);
+bool attention_bounds(int32_t *bounds, const int32_t *cu, int docs, int N, cudaStream_t stream, failure *f);
+
+bool attention_forward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
+                       cudaStream_t stream, failure *f);
+
+/* Reads q, k, v, o, lse and dout; overwrites dq, dk and dv.  workspace: attention_workspace() bytes, 16-byte
+ * aligned: 8 bytes per row and query head. */
+size_t attention_workspace(const attention_shape *shape);
+bool attention_backward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
+                        void *workspace, cudaStream_t stream, failure *f);
+#ifdef __cplusplus
+}
+#endif
+#endif

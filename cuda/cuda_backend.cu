@@ -1,0 +1,235 @@
+/* cuda_backend.cu - one NVIDIA card as a backend: memory, transfers, and the kernels of this folder behind a wrapper
+ * that names each op to a profiler (NVTX) and keeps the first error with the op's name and shapes.
+ *
+ * One stream; upload, clear and kernels are enqueued in order, download waits.  Activations are bfloat16, sums float32.
+ * Errors of a launch are seen behind its op; those of a running kernel at the next download, when the op is no longer
+ * known (compute-sanitizer names it). */
+#include "cuda.cuh"
+#include "gemm.h"
+#include "product.h"
+
+extern "C" {
+#include "weights/hub_cache.h"
+}
+
+#include <nvtx3/nvToolsExt.h>
+
+namespace {
+enum { OLDEST = 80 };
+const size_t SPARE = (size_t)512 << 20; /* kernels that the driver loads when they are first used, and plans of cuDNN */
+
+struct {
+    cudaStream_t stream;
+    int arch, processors;
+    char name[256]; /* of the card */
+    failure failed; /* the first of the run; kind FAIL_NONE: none */
+} state;
+
+/* ---- errors ---- */
+
+/* "[8192,4096]BF16 " for every operand that is there */
+void describe(char *text, size_t room, const tensor *list, int n) {
+    size_t used = strlen(text);
+    for (int i = 0; i < n && used + 1 < room; i++) {
+        const tensor *t = &list[i];
+        if (!t->data) continue;
+        snprintf(text + used, room - used, " [%lld,%lld]%s", (long long)t->rows, (long long)t->cols,
+                 dtype_name(t->type));
+        used = strlen(text);
+    }
+}
+
+void name_op(failure *f, const kernel_call *call) {
+    char text[900];
+    snprintf(text, sizeof text, "%s of layer %d%s, rows %d, from", op_name(call->op->kind), call->op->layer,
+             call->op->backward ? " (backward)" : "", call->batch->rows);
+    describe(text, sizeof text, call->in, GRAPH_MAX_IN);
+    snprintf(text + strlen(text), sizeof text - strlen(text), " to");
+    describe(text, sizeof text, call->out, GRAPH_MAX_OUT);
+    fail_in(f, "%s", text);
+}
+
+/* ---- the table of kernels ---- */
+
+void run_op(const kernel_call *call, kernel run) {
+    char name[64];
+    if (state.failed.kind != FAIL_NONE) return; /* what follows a failure would fail too, or work on garbage */
+    snprintf(name, sizeof name, "%d %s%s", call->op->layer, op_name(call->op->kind), call->op->backward ? " bwd" : "");
+    nvtxRangePushA(name);
+    run(call);
+    nvtxRangePop();
+    if (state.failed.kind != FAIL_NONE) name_op(&state.failed, call);
+    else cuda_check_launch(call);
+}
+
+#define OP(kind, in, out)                                                                                              \
+    void run_##kind(const kernel_call *call) { run_op(call, cuda_op_##kind); }
+#include "graph/ops.def"
+#undef OP
+
+/* In the order of op_kind, which is made from the same list. */
+const kernel kernels[OP_COUNT] = {
+#define OP(kind, in, out) run_##kind,
+#include "graph/ops.def"
+#undef OP
+};
+
+size_t scratch(const graph *g, const graph_op *op) {
+    switch ((int)op->kind) {
+    case OP_rms_norm_bwd: return cuda_scratch_rms_norm_bwd(g, op);
+    case OP_attention: return cuda_scratch_attention(g, op);
+    case OP_attention_bwd: return cuda_scratch_attention_bwd(g, op);
+    case OP_linear_lora_bwd: return cuda_scratch_linear_lora_bwd(g, op);
+    case OP_gate_up_bwd: return cuda_scratch_gate_up_bwd(g, op);
+    case OP_qkv_bwd: return cuda_scratch_qkv_bwd(g, op);
+    case OP_linear_ce: return cuda_scratch_linear_ce(g, op);
+    case OP_linear_ce_bwd: return cuda_scratch_linear_ce_bwd(g, op);
+    default: return 0;
+    }
+}
+
+/* ---- open and close ---- */
+
+/* The build holds code for this card. */
+__global__ void probe_kernel() {}
+
+bool check_code(failure *f) {
+    struct cudaFuncAttributes ignored;
+    cudaError_t e = cudaFuncGetAttributes(&ignored, probe_kernel);
+    if (e == cudaSuccess) return true;
+    (void)cudaGetLastError();
+    return fail(f, FAIL_MACHINE,
+                "device cuda: this build has kernels for architectures %s, the card is an sm_%d (%s): build with "
+                "-DCUDA_ARCHS=%d",
+                CUDA_ARCHS, state.arch, cudaGetErrorString(e), state.arch);
+}
+
+void close_backend(void) {
+    if (state.stream) cudaStreamSynchronize(state.stream);
+    cuda_adamw_close();
+    cuda_attention_close();
+    gemm_close();
+    transfer_close();
+    if (state.stream) cudaStreamDestroy(state.stream);
+    device_stats_close();
+    state.stream = NULL;
+    state.failed = {};
+}
+
+bool open_device(failure *f) {
+    char bus[32];
+    arena names = {};
+    TRY(cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), "card 0", f));
+    device_stats_open(bus); /* before the context, so that its memory counts as ours */
+    TRY(cuda_check(cudaSetDevice(0), "card 0", f));
+    TRY(check_code(f));
+    TRY(cuda_check(cudaStreamCreate(&state.stream), "stream", f));
+    bool ok = gemm_open(hub_own_cache(&names), f);
+    arena_free(&names);
+    return ok;
+}
+
+bool open_backend(failure *f) {
+    if (open_device(f)) return true;
+    close_backend();
+    return false;
+}
+
+/* ---- memory ---- */
+
+bool alloc(void **out, size_t bytes, const char *what, failure *f) {
+    cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
+    if (e == cudaSuccess) return true;
+    size_t free_bytes = 0, total = 0;
+    *out = NULL;
+    (void)cudaGetLastError();
+    cudaMemGetInfo(&free_bytes, &total);
+    return fail(f, FAIL_MACHINE,
+                "%s: %zu bytes (%.2f GiB) of device memory are needed, %.2f of %.2f GiB are free (%s): lower "
+                "per_device_train_batch_size or max_length, or end what else uses the card",
+                what, bytes, (double)bytes / 0x1p30, (double)free_bytes / 0x1p30, (double)total / 0x1p30,
+                cudaGetErrorString(e));
+}
+
+void free_block(void *block) { cudaFree(block); }
+
+bool upload(void *to, const void *from, size_t bytes, failure *f) { return transfer_up(to, bytes, from, bytes, 1, f); }
+
+bool clear(void *block, size_t bytes, failure *f) {
+    return !bytes || cuda_check(cudaMemsetAsync(block, 0, bytes, state.stream), "clearing device memory", f);
+}
+
+size_t memory(void) {
+    size_t free_bytes, total;
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return 0;
+    return free_bytes > SPARE ? free_bytes - SPARE : 1;
+}
+
+/* Dense bf16 with float32 sums, TFLOP/s, from the makers' sheets; the first name that the card's contains. */
+double peak_flops(dtype compute) {
+    static const struct {
+        const char *name;
+        double tflops;
+    } cards[] = {{"H200", 989},  {"H100 PCIe", 756}, {"H100 NVL", 835}, {"H100", 989},    {"B200", 2250},
+                 {"A100", 312},  {"L40S", 362},      {"A10G", 70},      {"A10", 125},     {"L4", 121},
+                 {"A6000", 155}, {"RTX 3090", 71},   {"RTX 4090", 165}, {"RTX 5090", 209}};
+    if (compute != DTYPE_BF16) return 0;
+    for (auto &c : cards)
+        if (strstr(state.name, c.name)) return c.tflops * 1e12;
+    return 0;
+}
+
+bool finish(failure *f) {
+    if (state.failed.kind == FAIL_NONE) return true;
+    *f = state.failed;
+    state.failed = {};
+    return false;
+}
+
+const backend cuda_backend = {"cuda",     DTYPE_BF16, false,         open_backend, close_backend, alloc,
+                              free_block, upload,     transfer_down, clear,        memory,        peak_flops,
+                              scratch,    kernels,    finish,        transfer_up,  cuda_adamw,    cuda_publish};
+} // namespace
+
+extern "C" {
+cudaStream_t cuda_stream(void) { return state.stream; }
+int cuda_arch(void) { return state.arch; }
+int cuda_processors(void) { return state.processors; }
+failure *cuda_failure(void) { return &state.failed; }
+
+bool cuda_check(cudaError_t status, const char *text, failure *f) {
+    if (status == cudaSuccess) return true;
+    (void)cudaGetLastError();
+    return fail(f, FAIL_MACHINE, "%s: %s (%s)", text, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+void cuda_check_launch(const kernel_call *call) {
+    cudaError_t e = cudaGetLastError();
+    if (e == cudaSuccess || state.failed.kind != FAIL_NONE) return;
+    cuda_check(e, "launch", &state.failed);
+    name_op(&state.failed, call);
+}
+
+bool cuda_backend_find(const backend **out, failure *f) {
+    int count = 0;
+    struct cudaDeviceProp card;
+    *out = NULL;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e == cudaErrorInsufficientDriver || e == cudaErrorSystemDriverMismatch)
+        return fail(f, FAIL_MACHINE, "device cuda: no NVIDIA driver, or one too old for CUDA %d.%d; use --device cpu",
+                    CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
+        return fail(f, FAIL_MACHINE, "device cuda: there is no NVIDIA card here (or CUDA_VISIBLE_DEVICES hides it)");
+    TRY(cuda_check(e, "device cuda", f));
+    TRY(cuda_check(cudaGetDeviceProperties(&card, 0), "device cuda", f));
+    state.arch = card.major * 10 + card.minor;
+    state.processors = card.multiProcessorCount;
+    snprintf(state.name, sizeof state.name, "%s", card.name);
+    if (state.arch < OLDEST)
+        return fail(f, FAIL_MACHINE,
+                    "device cuda: %s is an sm_%d, expected sm_%d (A100, RTX 30) or newer; use --device cpu", card.name,
+                    state.arch, OLDEST);
+    *out = &cuda_backend;
+    return true;
+}
+}

@@ -1,0 +1,45 @@
+/* device.h - what the CUDA backend (cuda_backend.cu) offers to the kernels of this folder.
+ *
+ * Everything runs on one stream.  cuda_op_NAME enqueues and returns.  The backend's table wraps each of them: it asks
+ * for launch errors behind every op and keeps the first with the op's name and shapes, so kernels need not ask.  What
+ * else goes wrong is put into cuda_failure(); the op then returns, and finish() ends the run with it. */
+#ifndef CUDA_DEVICE_H
+#define CUDA_DEVICE_H
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "exec/backend.h"
+
+cudaStream_t cuda_stream(void);
+int cuda_arch(void);         /* 90: sm_90 */
+int cuda_processors(void);   /* multiprocessors */
+failure *cuda_failure(void); /* of the op that runs; only the first of a run is kept */
+/* "text: out of memory" for status != cudaSuccess */
+bool cuda_check(cudaError_t status, const char *text, failure *f);
+
+/* ---- scratch of the ops that need it, in bytes; pieces are taken from the front in steps of 256 bytes ---- */
+static inline size_t cuda_round(size_t bytes) { return (bytes + 255) / 256 * 256; }
+static inline void *cuda_take(char **scratch, size_t bytes) {
+    void *out = *scratch;
+    *scratch += cuda_round(bytes);
+    return out;
+}
+
+/* ---- transfers (transfer.c): through pinned memory, in the order of the stream ---- */
+/* rows of row_bytes, dense in host memory, to_pitch bytes apart on the device. Returns when `from` may be reused. */
+bool transfer_up(void *to, size_t to_pitch, const void *from, size_t row_bytes, int64_t rows, failure *f);
+bool transfer_down(void *to, const void *from, size_t bytes, failure *f); /* waits */
+void transfer_close(void);
+
+/* ---- sampling for exec/device_stats.h (nvml.c); bus: the card's PCI id. Without NVML nothing is sampled ---- */
+void device_stats_open(const char *bus); /* before the card is used */
+void device_stats_close(void);
+
+void cuda_attention_close(void);
+#ifdef __cplusplus
+}
+#endif
+#endif

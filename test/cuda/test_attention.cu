@@ -1,0 +1,419 @@
+/* test_attention.cu - attention on the GPU, our own kernels and cuDNN's, against a double-precision reference.
+ *
+ *   test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]
+ *
+ * Inputs are bf16.  Every buffer lies between guards, and rows behind the last document hold NaN: reading one shows
+ * in the results, writing one in the check of what must not change.  Where cuDNN fails only with NaN there, the case
+ * is run again with finite values and counted apart.  Our kernels run twice and must give the same bits.
+ * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead.
+ * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
+ */
+#include "cudnn_attention.h"
+#include "test_attention.h"
+
+#include <cuda_bf16.h>
+#include <math.h>
+#include <stdexcept>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <string>
+#include <time.h>
+#include <vector>
+
+static void check_cuda(cudaError_t e, const char *what) {
+    if (e == cudaSuccess) return;
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(e));
+}
+#define CUDA(call) check_cuda(call, #call)
+
+/* ---- buffers ---- */
+
+enum { GUARD = 256 };                           /* elements before and after */
+static const uint16_t SENTINEL = 0x7fc1;        /* a bf16 NaN */
+static const uint32_t SENTINEL32 = 0x7fc1a55au; /* a float NaN */
+
+/* [rows, cols] of T on the device, everything SENTINEL at first; `host` holds what was last read back or is to go up.
+ */
+template <typename T> struct buffer {
+    T *base = NULL;
+    int64_t rows = 0, cols = 0;
+    std::vector<T> host;
+    T sentinel() const { return sizeof(T) == 2 ? (T)SENTINEL : (T)SENTINEL32; }
+    void open(int64_t r, int64_t c) {
+        rows = r, cols = c;
+        host.assign((size_t)(r * c + 2 * GUARD), sentinel());
+        CUDA(cudaMalloc(&base, host.size() * sizeof(T)));
+        upload();
+    }
+    void close() { CUDA(cudaFree(base)); }
+    T *data() const { return base + GUARD; }
+    T &at(int64_t r, int64_t c) { return host[(size_t)(GUARD + r * cols + c)]; }
+    void upload() { CUDA(cudaMemcpy(base, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice)); }
+    void download() { CUDA(cudaMemcpy(host.data(), base, host.size() * sizeof(T), cudaMemcpyDeviceToHost)); }
+    void reset() {
+        host.assign(host.size(), sentinel());
+        upload();
+    }
+    /* Elements outside the first `used` rows that are not SENTINEL any more. */
+    int64_t touched(int64_t used) const {
+        int64_t count = 0;
+        for (int64_t i = 0; i < (int64_t)host.size(); i++)
+            if ((i < GUARD || i >= GUARD + used * cols) && host[(size_t)i] != sentinel()) count++;
+        return count;
+    }
+};
+
+static float from_bf16(uint16_t b) {
+    uint32_t u = (uint32_t)b << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+/* ---- a case on the device ---- */
+
+/* q, k, v of heads H, G, G: column slices of one buffer when strided, else a buffer each. */
+struct triple {
+    buffer<uint16_t> part[3];
+    bool strided = false;
+    attention_rows rows[3];
+    int64_t column[3];
+    int used(int i) const { return strided ? 0 : i; }
+    void open(const problem &p) {
+        int64_t width[3] = {(int64_t)p.H * p.d, (int64_t)p.G * p.d, (int64_t)p.G * p.d}, all = width[0] + 2 * width[1];
+        strided = p.strided;
+        if (strided) part[0].open(p.N, all);
+        for (int i = 0; i < 3; i++) {
+            if (!strided) part[i].open(p.N, width[i]);
+            column[i] = strided ? (i == 0 ? 0 : i == 1 ? width[0] : width[0] + width[1]) : 0;
+            rows[i] = {part[used(i)].data() + column[i], part[used(i)].cols};
+        }
+    }
+    void close() {
+        for (int i = 0; i < (strided ? 1 : 3); i++) part[i].close();
+    }
+    void each(void (buffer<uint16_t>::*action)()) {
+        for (int i = 0; i < (strided ? 1 : 3); i++) (part[i].*action)();
+    }
+    uint16_t &at(int i, int64_t row, int64_t c) { return part[used(i)].at(row, column[i] + c); }
+};
+
+struct device_case {
+    triple in, grad;
+    buffer<uint16_t> o, dout;
+    buffer<uint32_t> lse, cu, bounds, workspace;
+    attention_operands x;
+    attention_shape shape;
+    void open(const problem &p, const inputs &host, size_t workspace_bytes, bool nan_padding) {
+        in.open(p), grad.open(p);
+        o.open(p.N, (int64_t)p.H * p.d), dout.open(p.N, (int64_t)p.H * p.d);
+        lse.open(p.N, p.H), cu.open(1, (int64_t)p.cu.size()), bounds.open(1, 2 * (int64_t)p.N + 1);
+        workspace.open(1, (int64_t)(workspace_bytes + 3) / 4);
+        int64_t rows = nan_padding ? p.rows() : p.N;
+        for (int64_t t = 0; t < rows; t++)
+            for (int h = 0; h < p.H * p.d; h++) {
+                in.at(0, t, h) = host.q[(size_t)(t * p.H * p.d + h)];
+                dout.at(t, h) = host.dout[(size_t)(t * p.H * p.d + h)];
+                if (h >= p.G * p.d) continue;
+                in.at(1, t, h) = host.k[(size_t)(t * p.G * p.d + h)];
+                in.at(2, t, h) = host.v[(size_t)(t * p.G * p.d + h)];
+            }
+        for (size_t i = 0; i < p.cu.size(); i++) cu.at(0, (int64_t)i) = (uint32_t)p.cu[i];
+        in.each(&buffer<uint16_t>::upload), dout.upload(), cu.upload();
+        x = {in.rows[0],   in.rows[1],   in.rows[2],  {o.data(), o.cols}, (float *)lse.data(), {dout.data(), dout.cols},
+             grad.rows[0], grad.rows[1], grad.rows[2]};
+        shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+    }
+    void close() {
+        in.close(), grad.close(), o.close(), dout.close(), lse.close(), cu.close(), bounds.close(), workspace.close();
+    }
+    void reset() { grad.each(&buffer<uint16_t>::reset), o.reset(), lse.reset(), workspace.reset(); }
+    void download() { grad.each(&buffer<uint16_t>::download), o.download(), lse.download(), workspace.download(); }
+};
+
+static bool run_own(device_case &c, const problem &p, failure *f) {
+    int32_t *bounds = (int32_t *)c.bounds.data();
+    return attention_bounds(bounds, (const int32_t *)c.cu.data(), p.docs(), p.N, 0, f) &&
+           attention_forward(&c.shape, &c.x, bounds, 0, f) &&
+           attention_backward(&c.shape, &c.x, bounds, c.workspace.data(), 0, f);
+}
+
+static bool run_cudnn(cudnn_attention *a, device_case &c, const problem &p, failure *f) {
+    return cudnn_attention_prepare(a, (const int32_t *)c.cu.data(), p.docs(), p.longest(), 0, f) &&
+           cudnn_attention_forward(a, &c.x, c.workspace.data(), 0, f) &&
+           cudnn_attention_backward(a, &c.x, c.workspace.data(), 0, f);
+}
+
+/* ---- comparison ---- */
+
+struct error {
+    double nmse, max; /* sum e^2 / sum ref^2; largest |e| / largest |ref| */
+};
+
+template <typename GET> static error compare(const std::vector<double> &ref, GET get) {
+    double e2 = 0, r2 = 0, e_max = 0, r_max = 0;
+    bool bad = false;
+    for (size_t i = 0; i < ref.size(); i++) {
+        double e = get(i) - ref[i];
+        if (!(fabs(e) < 1e30)) bad = true;
+        e2 += e * e, r2 += ref[i] * ref[i];
+        e_max = fmax(e_max, fabs(e)), r_max = fmax(r_max, fabs(ref[i]));
+    }
+    if (bad) return {NAN, NAN};
+    return {e2 / fmax(r2, 1e-8 * (double)ref.size()), e_max / fmax(r_max, 1e-4)}; /* zeros are compared as they are */
+}
+
+/* Prints the errors; false where one is too large or something outside was written.  The gradients are compared with
+ * those of the o that the forward stored, rounded to bf16: it is an input of the backward. */
+static bool judge(device_case &c, const problem &p, const inputs &host, const reference &forward, const char *who) {
+    const int64_t q_cols = (int64_t)p.H * p.d, k_cols = (int64_t)p.G * p.d, rows = p.rows();
+    std::vector<uint16_t> o(c.o.host.begin() + GUARD, c.o.host.begin() + GUARD + rows * q_cols);
+    reference ref = compute_reference(p, host, &o);
+    ref.o = forward.o;
+    error e[5] = {
+        compare(ref.o, [&](size_t i) { return from_bf16(c.o.at((int64_t)i / q_cols, (int64_t)i % q_cols)); }),
+        compare(ref.dq, [&](size_t i) { return from_bf16(c.grad.at(0, (int64_t)i / q_cols, (int64_t)i % q_cols)); }),
+        compare(ref.dk, [&](size_t i) { return from_bf16(c.grad.at(1, (int64_t)i / k_cols, (int64_t)i % k_cols)); }),
+        compare(ref.dv, [&](size_t i) { return from_bf16(c.grad.at(2, (int64_t)i / k_cols, (int64_t)i % k_cols)); }),
+        compare(ref.lse, [&](size_t i) {
+            float value;
+            memcpy(&value, &c.lse.at((int64_t)i / p.H, (int64_t)i % p.H), 4);
+            return value;
+        })};
+    bool good = true;
+    for (int i = 0; i < 4; i++) good = good && e[i].nmse <= 1e-4 && e[i].max <= 1.6e-2;
+    good = good && e[4].nmse <= 1e-8 && e[4].max <= 1e-4;
+    int64_t touched = c.o.touched(rows) + c.lse.touched(rows) + c.workspace.touched(1);
+    for (int i = 0; i < (c.grad.strided ? 1 : 3); i++) touched += c.grad.part[i].touched(rows);
+    printf("%-6s %-5s %-44s nmse o %.1e dq %.1e dk %.1e dv %.1e  max o %.1e dq %.1e dk %.1e dv %.1e lse %.1e%s\n",
+           good && !touched ? "ok" : "FAILED", who, p.name.c_str(), e[0].nmse, e[1].nmse, e[2].nmse, e[3].nmse,
+           e[0].max, e[1].max, e[2].max, e[3].max, e[4].max, touched ? "  WROTE OUTSIDE" : "");
+    return good && !touched;
+}
+
+struct tally {
+    int passed, failed, skipped, weak;
+};
+
+static void test_own(const problem &p, const inputs &host, const reference &ref, tally *t) {
+    device_case c;
+    attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+    c.open(p, host, attention_workspace(&shape), true);
+    failure f = {};
+    bool good = run_own(c, p, &f);
+    if (!good) printf("FAILED own   %s: %s\n", p.name.c_str(), f.text);
+    CUDA(cudaDeviceSynchronize());
+    c.download();
+    good = good && judge(c, p, host, ref, "own");
+    std::vector<uint16_t> o = c.o.host, dq = c.grad.part[0].host, dk = c.grad.part[1].host, dv = c.grad.part[2].host;
+    std::vector<uint32_t> lse = c.lse.host;
+    c.reset();
+    good = run_own(c, p, &f) && good;
+    CUDA(cudaDeviceSynchronize());
+    c.download();
+    bool same = o == c.o.host && lse == c.lse.host && dq == c.grad.part[0].host && dk == c.grad.part[1].host &&
+                dv == c.grad.part[2].host;
+    if (!same) printf("FAILED own   %s: a second run gave other bits\n", p.name.c_str());
+    if (good && same) t->passed++;
+    else t->failed++;
+    c.close();
+}
+
+static bool try_cudnn(cudnn_attention *a, const problem &p, const inputs &host, const reference &ref,
+                      bool nan_padding) {
+    device_case c;
+    failure f = {};
+    c.open(p, host, cudnn_attention_workspace(a), nan_padding);
+    bool good = run_cudnn(a, c, p, &f);
+    if (!good) printf("FAILED cudnn %s: %s\n", p.name.c_str(), f.text);
+    CUDA(cudaDeviceSynchronize());
+    c.download();
+    good = good && judge(c, p, host, ref, nan_padding ? "cudnn" : "cudnn, finite padding");
+    c.close();
+    return good;
+}
+
+static attention_operands layout_of(const problem &p) {
+    int64_t q = (int64_t)p.H * p.d, k = (int64_t)p.G * p.d, all = q + 2 * k;
+    attention_operands x = {};
+    x.q.ld = x.dq.ld = p.strided ? all : q;
+    x.k.ld = x.v.ld = x.dk.ld = x.dv.ld = p.strided ? all : k;
+    x.o.ld = x.dout.ld = q;
+    return x;
+}
+
+static void test_cudnn(const problem &p, const inputs &host, const reference &ref, const char *library, tally *t) {
+    cudnn_attention *a;
+    failure f = {};
+    attention_operands layout = layout_of(p);
+    attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+    if (!cudnn_attention_open(&a, &shape, &layout, p.docs(), library, &f)) {
+        printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text);
+        t->skipped++;
+        return;
+    }
+    if (try_cudnn(a, p, host, ref, true)) t->passed++;
+    else if (p.rows() < p.N && try_cudnn(a, p, host, ref, false)) t->weak++;
+    else t->failed++;
+    cudnn_attention_close(a);
+}
+
+/* ---- speed ---- */
+
+template <typename LAUNCH> static double median_us(LAUNCH launch) {
+    enum { RUNS = 31, WARM = 5 };
+    cudaEvent_t begin, end;
+    std::vector<float> ms;
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    for (int i = 0; i < WARM + RUNS; i++) {
+        CUDA(cudaEventRecord(begin));
+        launch();
+        CUDA(cudaEventRecord(end));
+        CUDA(cudaEventSynchronize(end));
+        float t;
+        CUDA(cudaEventElapsedTime(&t, begin, end));
+        if (i >= WARM) ms.push_back(t);
+    }
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    for (size_t i = 0; i < ms.size(); i++)
+        for (size_t j = i + 1; j < ms.size(); j++)
+            if (ms[j] < ms[i]) std::swap(ms[i], ms[j]);
+    return 1e3 * ms[ms.size() / 2];
+}
+
+static double seconds() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void must(bool done, const failure *f) {
+    if (!done) throw std::runtime_error(f->text);
+}
+
+static void print_speed(const char *who, const problem &p, double forward, double backward) {
+    double pairs = 0; /* that the mask lets through */
+    for (int i = 0; i < p.docs(); i++)
+        for (int64_t r = 0; r < p.cu[i + 1] - p.cu[i]; r++) pairs += p.window && r + 1 > p.window ? p.window : r + 1;
+    double work = 4.0 * p.d * p.H * pairs;
+    printf("%-6s %-44s forward %9.1f us %6.1f TFLOP/s   backward %9.1f us %6.1f TFLOP/s\n", who, p.name.c_str(),
+           forward, work / forward * 1e-6, backward, 2.5 * work / backward * 1e-6);
+}
+
+static void time_case(const problem &p, const char *library, bool own, bool cudnn) {
+    inputs host = make_inputs(p);
+    attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+    attention_operands layout = layout_of(p);
+    cudnn_attention *a = NULL;
+    failure f = {};
+    double opened = seconds();
+    if (cudnn && !cudnn_attention_open(&a, &shape, &layout, p.docs(), library, &f))
+        printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text);
+    opened = seconds() - opened;
+    device_case c;
+    size_t bytes = attention_workspace(&shape), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
+    c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
+    if (own) {
+        must(run_own(c, p, &f), &f);
+        const int32_t *bounds = (const int32_t *)c.bounds.data();
+        double forward = median_us([&] { must(attention_forward(&shape, &c.x, bounds, 0, &f), &f); });
+        double backward =
+            median_us([&] { must(attention_backward(&shape, &c.x, bounds, c.workspace.data(), 0, &f), &f); });
+        print_speed("own", p, forward, backward);
+    }
+    if (a) {
+        double prepared = seconds();
+        must(cudnn_attention_prepare(a, (const int32_t *)c.cu.data(), p.docs(), p.longest(), 0, &f), &f);
+        prepared = seconds() - prepared;
+        must(run_cudnn(a, c, p, &f), &f);
+        double forward = median_us([&] { must(cudnn_attention_forward(a, &c.x, c.workspace.data(), 0, &f), &f); });
+        double backward = median_us([&] { must(cudnn_attention_backward(a, &c.x, c.workspace.data(), 0, &f), &f); });
+        print_speed("cudnn", p, forward, backward);
+        printf("       cudnn %d, workspace %.1f MiB, opened in %.0f ms, prepared in %.0f ms\n",
+               cudnn_attention_version(a), (double)cudnn_bytes / 1048576, 1e3 * opened, 1e3 * prepared);
+    }
+    cudnn_attention_close(a);
+    c.close();
+}
+
+/* ---- without a GPU: which graphs does cuDNN have an engine for? ---- */
+
+static int probe(const char *library) {
+    const struct {
+        int sm, count, shared, blocks, threads;
+    } cards[] = {{800, 108, 166912, 32, 2048}, {860, 84, 101376, 16, 1536},   {890, 142, 101376, 24, 1536},
+                 {900, 132, 232448, 32, 2048}, {1000, 148, 232448, 32, 2048}, {1200, 188, 101376, 24, 1536}};
+    int on_hopper = 0, wanted = 0;
+    for (const auto &card : cards) {
+        char profile[1024];
+        snprintf(profile, sizeof profile,
+                 "{\"deviceVer\":%d,\"deviceName\":\"profile\",\"multiProcessorCount\":%d,"
+                 "\"maxSharedMemoryPerBlockOptin\":%d,\"maxCtasPerSM\":%d,\"maxThreadsPerSM\":%d,"
+                 "\"l2CacheSize\":52428800,\"totalGlobalMem\":80000000000,\"cudaDeviceId\":0,\"driverVer\":13000,"
+                 "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+                 "\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,"
+                 "\"maxRegistersPerSM\":65536,\"maxThreadsPerBlock\":1024,\"pciDeviceId\":0,\"isTccDriver\":0,"
+                 "\"supportCoopLaunch\":1,\"memClockRateKHz\":3200000,\"smClockRateKHz\":1900000}",
+                 card.sm, card.count, card.shared, card.blocks, card.threads);
+        for (const problem &p : probe_problems()) {
+            attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+            attention_operands layout = layout_of(p);
+            int64_t bytes[2] = {0, 0};
+            failure f = {};
+            bool good = cudnn_attention_probe(&shape, &layout, p.docs(), p.longest(), card.sm / 100, library, profile,
+                                              bytes, &f);
+            printf("sm_%-3d %-32s %s", card.sm / 10, p.name.c_str(), good ? "" : f.text);
+            if (good) printf("engines found, workspace %lld and %lld bytes", (long long)bytes[0], (long long)bytes[1]);
+            printf("\n");
+            if (card.sm == 900) on_hopper += good, wanted++;
+        }
+    }
+    printf("on sm_90 %d of %d\n", on_hopper, wanted);
+    return on_hopper == wanted ? 0 : 1;
+}
+
+static int run(int argc, char **argv) {
+    bool perf = false, own = true, cudnn = true, probing = false;
+    const char *library = NULL, *only = "";
+    for (int i = 1; i < argc; i++) {
+        std::string arg = argv[i];
+        if (arg == "--perf") perf = true;
+        else if (arg == "--own") cudnn = false;
+        else if (arg == "--cudnn") own = false;
+        else if (arg == "--probe") probing = true;
+        else if (arg == "--library" && i + 1 < argc) library = argv[++i];
+        else if (arg == "--case" && i + 1 < argc) only = argv[++i];
+        else return printf("test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]\n"), 2;
+    }
+    if (probing) return probe(library);
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return printf("skip: no GPU\n"), 77;
+    cudaDeviceProp prop;
+    CUDA(cudaGetDeviceProperties(&prop, 0));
+    printf("%s, sm_%d%d, %d multiprocessors\n", prop.name, prop.major, prop.minor, prop.multiProcessorCount);
+    tally t = {};
+    for (const problem &p : perf ? speed_problems() : test_problems()) {
+        if (p.name.find(only) == std::string::npos) continue;
+        if (perf) {
+            time_case(p, library, own, cudnn);
+            continue;
+        }
+        inputs host = make_inputs(p);
+        reference ref = compute_reference(p, host, NULL);
+        if (own) test_own(p, host, ref, &t);
+        if (cudnn) test_cudnn(p, host, ref, library, &t);
+        fflush(stdout);
+    }
+    if (perf) return 0;
+    if (t.weak) printf("%d of cuDNN's only with finite values behind the pack\n", t.weak);
+    printf("%d passed, %d failed, %d skipped\n", t.passed + t.weak, t.failed, t.skipped);
+    return t.failed ? 1 : 0;
+}
+
+int main(int argc, char **argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::runtime_error &e) { return printf("error: %s\n", e.what()), 3; }
+}
