@@ -19,9 +19,9 @@ template <typename T> struct norm_operands {
 template <typename T, int W, bool ADD>
 __global__ void __launch_bounds__(MOST_LANES) rms_norm_kernel(norm_operands<T> o, norm_shape s) {
     __shared__ float shared[32];
-    int64_t slice = norm_slice(s), row = slice / s.slices;
-    int lane = threadIdx.x % s.lanes, col = (int)(slice - row * s.slices) * o.d;
-    int vectors = slice < s.n_slices ? s.vectors : 0;
+    norm_place p = norm_place_of(s);
+    int64_t row = p.row;
+    int lane = p.lane, col = p.head * o.d, vectors = p.slice < s.n_slices ? s.vectors : 0;
     const T *a = o.a.data + row * o.a.ld + col, *b = ADD ? o.b.data + row * o.b.ld + col : nullptr;
     T *sum_row = ADD ? o.sum.data + row * o.sum.ld + col : nullptr;
     pack<T, W> x[CACHED], other[ADD ? CACHED : 1];
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(MOST_LANES) rms_norm_kernel(norm_operands<T> o
     }
     float rstd = 1.0f / sqrtf(group_sum(squares, s.lanes, shared) / (float)o.d + o.eps);
     if (!vectors) return;
-    if (lane == 0) o.rstd.data[row * o.rstd.ld + slice - row * s.slices] = rstd;
+    if (lane == 0) o.rstd.data[row * o.rstd.ld + p.head] = rstd;
     T *y = o.y.data + row * o.y.ld + col;
     auto write = [&](const pack<T, W> &v, int at) {
         float f[W], w[W];

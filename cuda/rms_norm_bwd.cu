@@ -19,12 +19,12 @@ template <typename T> struct dx_operands {
 template <typename T, int W, bool DRES>
 __global__ void __launch_bounds__(MOST_LANES, 2) dx_kernel(dx_operands<T> o, norm_shape s) {
     __shared__ float shared[32];
-    int64_t slice = norm_slice(s), row = slice / s.slices;
-    int lane = threadIdx.x % s.lanes, col = (int)(slice - row * s.slices) * o.d;
-    int vectors = slice < s.n_slices ? s.vectors : 0;
+    norm_place p = norm_place_of(s);
+    int64_t row = p.row;
+    int lane = p.lane, col = p.head * o.d, vectors = p.slice < s.n_slices ? s.vectors : 0;
     const T *dy_row = o.dy.data + row * o.dy.ld + col, *x_row = o.x.data + row * o.x.ld + col;
     const T *dres_row = DRES ? o.dres.data + row * o.dres.ld + col : nullptr;
-    float rstd = vectors ? o.rstd.data[row * o.rstd.ld + slice - row * s.slices] : 0, product = 0;
+    float rstd = vectors ? o.rstd.data[row * o.rstd.ld + p.head] : 0, product = 0;
     pack<T, W> dy[CACHED], x[CACHED], dres[DRES ? CACHED : 1];
     auto add_up = [&](const pack<T, W> &dy_v, const pack<T, W> &x_v, int at) {
         float g[W], f[W], w[W];
@@ -84,15 +84,16 @@ enum { PIECES = 128, LANES = 32, ROWS = 8 };
 /* One block: LANES vectors of the columns over slices piece * ROWS + r, + PIECES * ROWS, ...; its ROWS rows of threads
  * are added up in shared memory. Grid: column tiles x PIECES. Writes partial[PIECES, d]. Reads 2 elements. */
 template <typename T, int W>
-__global__ void __launch_bounds__(LANES *ROWS)
-    dw_pieces_kernel(float *partial, span<T> dy, span<T> x, span<float> rstd, int slices, int64_t n_slices, int d) {
+__global__ void __launch_bounds__(LANES *ROWS) dw_pieces_kernel(float *partial, span<T> dy, span<T> x, span<float> rstd,
+                                                                uint32_t slices, uint32_t n_slices, int d) {
     __shared__ float shared[ROWS][LANES * W];
     int lane = threadIdx.x % LANES, r = threadIdx.x / LANES, j = (blockIdx.x * LANES + lane) * W;
     float sum[W] = {};
     if (j < d) {
 #pragma unroll 2
-        for (int64_t i = (int64_t)blockIdx.y * ROWS + r; i < n_slices; i += PIECES * ROWS) {
-            int64_t row = i / slices, slice = i - row * slices, col = slice * d + j;
+        for (uint32_t i = blockIdx.y * ROWS + r; i < n_slices; i += PIECES * ROWS) {
+            uint32_t at = slices == 1 ? i : i / slices, slice = i - at * slices;
+            int64_t row = at, col = (int64_t)slice * d + j;
             float g[W], f[W], k = rstd.data[row * rstd.ld + slice];
             unpack<T, W>(g, load<T, W>(dy.data + row * dy.ld + col));
             unpack<T, W>(f, load<T, W>(x.data + row * x.ld + col));
@@ -129,12 +130,12 @@ __global__ void __launch_bounds__(LANES *ROWS) dw_sum_kernel(float *dw, const fl
     dw[col] = (float)total;
 }
 
-template <typename T, int W> void launch_dw(const kernel_call *call, int d, int64_t n_slices) {
+template <typename T, int W> void launch_dw(const kernel_call *call, int d, uint32_t n_slices) {
     const tensor *dy = &call->in[0], *x = &call->in[1], *rstd = &call->in[3], *dw = &call->out[1];
     float *partial = (float *)call->scratch;
     dim3 grid((unsigned)cuda_ceil(d, LANES * W), PIECES);
     dw_pieces_kernel<T, W><<<grid, LANES * ROWS, 0, cuda_stream()>>>(
-        partial, span_of<T>(dy), span_of<T>(x), span_of<float>(rstd), (int)(x->cols / d), n_slices, d);
+        partial, span_of<T>(dy), span_of<T>(x), span_of<float>(rstd), (uint32_t)(x->cols / d), n_slices, d);
     dw_sum_kernel<<<(unsigned)cuda_ceil(d, LANES), LANES * ROWS, 0, cuda_stream()>>>((float *)dw->data, partial, d,
                                                                                      dw->add);
 }

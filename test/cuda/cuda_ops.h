@@ -60,6 +60,6 @@ typedef struct {
 
 void check_cuda(cudaError_t error, const char *what);                               /* ends the program */
 void check_chunk(tally *t);                                                         /* chunk.c */
-void check_adamw(tally *t, const backend *b);                                       /* optimizer.c */
+void check_adamw(tally *t, const backend *b);                                       /* check_adamw.c */
 void run_cuda_perf(const kernel *cuda_kernels, const backend *b, const char *only); /* speed.c */
 #endif

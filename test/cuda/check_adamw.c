@@ -1,4 +1,4 @@
-/* optimizer.c - backend.adamw and backend.publish against the CPU's step: several params with working copies of every
+/* check_adamw.c - backend.adamw and backend.publish against the CPU's step: several params with working copies of every
  * kind, clipping on and off, a norm that is not finite, guards and the gaps of strided copies. */
 #include "cuda_ops.h"
 
