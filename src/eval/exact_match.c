@@ -1,7 +1,8 @@
 /* exact_match.c - the prompt is everything before an example's last label span, the right answer that span.
  *
- * Texts are compared, not ids: another spelling in tokens of the same text is right.  A token is at least one byte, so
- * an answer that has not stopped after as many tokens as the right text has bytes is wrong already. */
+ * Texts are compared, not ids: another spelling in tokens of the same text is right.  An answer is left as soon as its
+ * text is no longer a beginning of the right one, or when it has as many tokens as that has bytes: a token is at least
+ * one byte. */
 #include "eval/exact_match.h"
 #include "base/array.h"
 
@@ -25,8 +26,20 @@ typedef struct {
     const tokenizer *t;
     generate_options o;
     text_buf right, said;
-    int32_t *answer; /* stb_ds */
+    int32_t *answer, *ids; /* stb_ds; ids: what still_right saw of the answer */
 } matcher;
+
+/* Whether the answer so far begins the right text. A broken byte run at its end may be completed by the next token. */
+static bool still_right(int32_t id, void *context, failure *f) {
+    matcher *m = context;
+    (void)f;
+    arrput(m->ids, id);
+    text_clear(&m->said);
+    tokenizer_decode(m->t, m->ids, arrlen(m->ids), false, &m->said);
+    size_t n = m->said.size;
+    while (n >= 3 && memcmp(m->said.data + n - 3, "\xEF\xBF\xBD", 3) == 0) n -= 3;
+    return n <= m->right.size && (n == 0 || memcmp(m->said.data, m->right.data, n) == 0);
+}
 
 static bool match_one(bool *exact, matcher *m, const int32_t *tokens, int64_t first, int64_t end, failure *f) {
     *exact = false;
@@ -36,8 +49,9 @@ static bool match_one(bool *exact, matcher *m, const int32_t *tokens, int64_t fi
     tokenizer_decode(m->t, tokens + first, end - first, false, &m->right);
     m->o.max_new_tokens = (int64_t)m->right.size + 1;
     arrsetlen(m->answer, 0);
+    arrsetlen(m->ids, 0);
     answer_end how;
-    TRY(generate_answer(m->gen, tokens, first, &m->o, NULL, NULL, &m->answer, &how, f));
+    TRY(generate_answer(m->gen, tokens, first, &m->o, still_right, m, &m->answer, &how, f));
     text_clear(&m->said);
     tokenizer_decode(m->t, m->answer, arrlen(m->answer), false, &m->said);
     *exact = how == ANSWER_STOPPED && m->said.size == m->right.size &&
@@ -59,6 +73,7 @@ bool eval_exact_match(match_result *r, generator *gen, const tokenizer *t, const
         r->exact += ok && exact;
     }
     arrfree(m.answer);
+    arrfree(m.ids);
     text_free(&m.right);
     text_free(&m.said);
     return ok;
