@@ -58,6 +58,7 @@ static void share_forward(operand_set *b, const op_case *c, dtype compute) {
         const double *from = value_of(&f, to->name);
         if (from && to->value) memcpy(to->value, from, (size_t)(to->real * to->cols) * sizeof *from);
     }
+    operands_count_labels(b);
     operands_free(&f);
 }
 

@@ -161,10 +161,15 @@ void operands_make(operand_set *s, const op_case *c, op_kind kind) {
     for (int i = 0; i < s->n_out; i++) p = read_operand(&s->out[i], c, p, real);
     if (kind == OP_gather) s->batch.labels = (int)s->out[0].rows;
     for (int i = 0; i < s->n_in; i++) fill(&s->in[i], s);
-    operand *target = operand_find(s->in, s->n_in, "target");
-    for (int64_t t = 0; target && t < target->real; t++) s->batch.labels += target->value[t] >= 0;
+    operands_count_labels(s);
     for (int i = 0; i < s->n_out; i++) /* the caches hold earlier rows */
         if (s->out[i].value && strstr(s->out[i].name, "cache")) fill(&s->out[i], s);
+}
+
+void operands_count_labels(operand_set *s) {
+    const operand *target = operand_find(s->in, s->n_in, "target");
+    if (target) s->batch.labels = 0;
+    for (int64_t t = 0; target && t < target->real; t++) s->batch.labels += target->value[t] >= 0;
 }
 
 void operands_free(operand_set *s) {

@@ -46,6 +46,7 @@ extern const int n_op_cases, n_op_perf_cases;
 /* operands.c */
 int64_t case_dim(const op_case *c, const char *symbol);
 void operands_make(operand_set *s, const op_case *c, op_kind kind); /* shapes; inputs filled at random */
+void operands_count_labels(operand_set *s);                         /* again, when the targets were changed */
 void operands_free(operand_set *s);
 operand *operand_find(operand *list, int n, const char *name); /* NULL: not there or absent */
 double *value_of(operand_set *s, const char *name);            /* of an input or output; NULL: absent */

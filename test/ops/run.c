@@ -268,6 +268,7 @@ static void share_values(operand_set *b, operand_set *f) {
         const double *from = value_of(f, to->name);
         if (from && to->value) memcpy(to->value, from, (size_t)(to->real * to->cols) * sizeof *from);
     }
+    operands_count_labels(b);
 }
 
 /* dL/d(element i of forward input x), plus the residual gradient that rms_norm_bwd adds. */
