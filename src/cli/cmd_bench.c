@@ -82,6 +82,49 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
     return ok;
 }
 
+typedef struct {
+    double seconds, flops, bytes;
+    int calls;
+} op_time;
+
+/* Waits for the device: reads one number back. */
+static bool wait_for_device(session *s, failure *f) {
+    float loss;
+    return executor_download(s->x, s->io.loss, &loss, 1, f);
+}
+
+/* One more run of the program, op by op with a wait behind each: time by kind of op, forward and backward apart. */
+static bool time_ops(session *s, const micro_batch *b, failure *f) {
+    op_time times[OP_COUNT][2] = {{{0}}};
+    double pairs = batch_pairs(b->cu, b->info.docs), total = 0;
+    for (int i = 0; i < session_ops(s); i++) {
+        const graph_op *o = &s->g.ops[i];
+        batch_info info = b->info;
+        info.training = true;
+        TRY(wait_for_device(s, f));
+        double started = clock_seconds();
+        TRY(executor_run(s->x, i, 1, &info, f) && wait_for_device(s, f));
+        op_time *t = &times[o->kind][o->backward];
+        double seconds = clock_seconds() - started;
+        t->seconds += seconds, total += seconds;
+        t->flops += op_flops(&s->g, o, &info, pairs);
+        t->bytes += (double)op_bytes(&s->g, o);
+        t->calls++;
+    }
+    printf("\n%-20s %4s %6s %10s %8s %10s %10s\n", "op", "", "calls", "ms", "share %", "TFLOP/s", "GB/s");
+    for (op_kind k = 0; k < OP_COUNT; k++)
+        for (int way = 0; way < 2; way++) {
+            const op_time *t = &times[k][way];
+            if (!t->calls) continue;
+            printf("%-20s %4s %6d %10.3f %8.2f %10.1f %10.0f\n", op_name(k), way ? "bwd" : "fwd", t->calls,
+                   1e3 * t->seconds, 100 * t->seconds / total, t->flops / t->seconds / 1e12,
+                   t->bytes / t->seconds / 1e9);
+        }
+    printf("%-20s %4s %6d %10.3f   (each op waited for: launches cost more than in a step)\n\n", "sum", "",
+           session_ops(s), 1e3 * total);
+    return true;
+}
+
 static bool measure(session *s, const config *c, bench_result *out, failure *f) {
     double begin = clock_seconds();
     TRY(session_open_model(s, c, f) && train_build(s, f) && session_start(s, true, f));
@@ -95,7 +138,7 @@ static bool measure(session *s, const config *c, bench_result *out, failure *f) 
     out->planned_gib = (double)s->p.total / 0x1p30;
     out->recompute = recompute_name(s->level);
     out->start_seconds = clock_seconds() - begin;
-    bool ok = time_steps(s, o, batches, n, out, f);
+    bool ok = time_steps(s, o, batches, n, out, f) && (!c->bench_ops || time_ops(s, &batches[0], f));
     for (int i = 0; i < n; i++) micro_batch_free(&batches[i]);
     free(batches);
     optimizer_close(o);

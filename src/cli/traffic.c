@@ -8,7 +8,7 @@
 static const char *const group_names[GROUP_COUNT] = {"norm + q,k,v + rope", "attention",     "o_proj + residual",
                                                      "norm + mlp",          "head and loss", "other"};
 
-static int64_t op_bytes(const graph *g, const graph_op *o) {
+int64_t op_bytes(const graph *g, const graph_op *o) {
     int64_t n = 0;
     for (int k = 0; k < GRAPH_MAX_IN; k++) n += o->in[k] ? value_bytes(&g->values[o->in[k]]) : 0;
     for (int k = 0; k < GRAPH_MAX_OUT; k++) n += o->out[k] ? value_bytes(&g->values[o->out[k]]) : 0;

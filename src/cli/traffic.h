@@ -12,5 +12,6 @@ typedef struct {
 
 /* Layer `layer` (1-based), and the ends of the program (head, embedding). */
 void traffic_count(const graph *g, int layer, op_traffic out[GROUP_COUNT]);
+int64_t op_bytes(const graph *g, const graph_op *o); /* every operand read or written once */
 void traffic_print(const op_traffic *plain, const op_traffic *fused);
 #endif

@@ -30,7 +30,7 @@ static double gradient_elements(const graph *g, const graph_op *o) {
     return sum;
 }
 
-static double op_flops(const graph *g, const graph_op *o, const batch_info *b, double pairs) {
+double op_flops(const graph *g, const graph_op *o, const batch_info *b, double pairs) {
     double rows = b->rows, labels = b->labels;
     const graph_value *first = &g->values[o->out[0]];
     switch ((int)o->kind) {

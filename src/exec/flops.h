@@ -7,6 +7,8 @@
  * only; nothing for repeats (pass_recompute) or element-wise work. `pairs`: query-key pairs that attention may look at,
  * summed over documents (batch_pairs). */
 double graph_flops(const graph *g, const batch_info *b, double pairs);
+/* The same of one op. */
+double op_flops(const graph *g, const graph_op *o, const batch_info *b, double pairs);
 /* Causal pairs of the documents cu[0..docs]. */
 double batch_pairs(const int32_t *cu, int docs);
 #endif
