@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "cli/command.h"
 #include "cli/traffic.h"
+#include "exec/device_stats.h"
 #include "exec/flops.h"
 #include "train/trainer.h"
 
@@ -22,6 +23,7 @@ typedef struct {
     int64_t tokens, slots;       /* of a step */
     double seconds, best, worst; /* of a step: median, fastest, slowest */
     double mfu, planned_gib, loss, start_seconds;
+    double util, device_gib; /* of the device over the timed steps; NAN without one */
     const char *recompute;
 } bench_result;
 
@@ -71,6 +73,7 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
         for (int k = 0; k < n; k++) fill_batch(s->c, &s->model, &batches[k], (uint64_t)(i * n + k));
         ok = train_step(s, o, batches, n, 1e-4, &m, &skipped, f);
         out->tokens = m.tokens, out->slots = m.slots, out->loss = m.loss;
+        if (i + 1 == WARM_STEPS) device_stats_reset();
         if (i < WARM_STEPS) continue;
         times[i - WARM_STEPS] = m.step_seconds;
         mfu += m.mfu / steps;
@@ -78,6 +81,10 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
     qsort(times, (size_t)steps, sizeof *times, by_value);
     out->seconds = times[steps / 2], out->best = times[0], out->worst = times[steps - 1];
     out->mfu = mfu;
+    device_stats d;
+    bool device = device_stats_read(&d);
+    out->util = device ? d.util_percent : NAN;
+    out->device_gib = device ? d.peak_memory_gib : NAN;
     free(times);
     return ok;
 }
@@ -154,12 +161,20 @@ static bool measure_path(const config *c, bool fused, bench_result *out, failure
     return ok;
 }
 
+/* A figure that may not exist, in `width` columns. */
+static void print_figure(int width, double x) {
+    if (isfinite(x)) printf(" %*.1f", width, x);
+    else printf(" %*s", width, "na");
+}
+
 static void print_row(const char *name, const bench_result *r) {
-    char mfu[16] = "na";
-    if (isfinite(r->mfu)) snprintf(mfu, sizeof mfu, "%.1f", r->mfu);
-    printf("%-8s %12.0f %10.2f %10.2f %10.2f %7s %10.3f %8.1f %6d %9s %10.2f %9.4f\n", name,
-           (double)r->tokens / r->seconds, 1e3 * r->seconds, 1e3 * r->best, 1e3 * r->worst, mfu, r->planned_gib,
-           100 * (double)r->tokens / (double)r->slots, r->ops, r->recompute, r->start_seconds, r->loss);
+    printf("%-8s %10.0f %9.2f %9.2f %9.2f", name, (double)r->tokens / r->seconds, 1e3 * r->seconds, 1e3 * r->best,
+           1e3 * r->worst);
+    print_figure(6, r->mfu);
+    print_figure(6, r->util);
+    print_figure(10, r->device_gib);
+    printf(" %9.2f %7.1f %5d %9s %8.2f %8.4f\n", r->planned_gib, 100 * (double)r->tokens / (double)r->slots, r->ops,
+           r->recompute, r->start_seconds, r->loss);
     fflush(stdout);
 }
 
@@ -167,8 +182,8 @@ bool cmd_bench(const config *c, failure *f) {
     bench_result fused = {0}, unfused = {0};
     bool both = strcmp(c->bench_paths, "both") == 0;
     TRY(config_need(c, "model", f));
-    printf("%-8s %12s %10s %10s %10s %7s %10s %8s %6s %9s %10s %9s\n", "path", "tokens/s", "step ms", "fastest",
-           "slowest", "MFU %", "plan GiB", "real %", "ops", "recompute", "start s", "loss");
+    printf("%-8s %10s %9s %9s %9s %6s %6s %10s %9s %7s %5s %9s %8s %8s\n", "path", "tokens/s", "step ms", "fastest",
+           "slowest", "MFU %", "util %", "device GiB", "plan GiB", "real %", "ops", "recompute", "start s", "loss");
     fflush(stdout);
     if (both || strcmp(c->bench_paths, "unfused") == 0) {
         TRY(measure_path(c, false, &unfused, f));
