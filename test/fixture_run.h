@@ -1,4 +1,5 @@
-/* fixture_run.h - a model of test/fixtures/models as a session on the CPU, and its packed row: for tests.
+/* fixture_run.h - a model of test/fixtures/models as a session, and its packed row: for tests. On the CPU, unless a
+ * test sets fixture_device.
  *
  * Everything is static: a test is one file.  A failure ends the test with its text.  The micro-batch has more slots
  * than the row fills, and what lies in them is poison: no kernel may read it. */
@@ -44,6 +45,8 @@ typedef struct {
 } fixture_run;
 
 enum { FIXTURE_SPARE_SLOTS = 5 };
+
+static const char *fixture_device = "cpu", *fixture_dtype = "float32";
 
 #define MUST(call)                                                                                                     \
     do {                                                                                                               \
@@ -97,12 +100,14 @@ static inline void fixture_config(fixture_run *r) {
     const char *flags[32] = {"--model",
                              o->folder ? o->folder : model,
                              "--device",
-                             "cpu",
+                             fixture_device,
+                             "--torch_dtype",
+                             fixture_dtype,
                              "--use_liger_kernel",
                              o->fused ? "true" : "false",
                              "--tuner_type",
                              o->kind == RUN_FULL ? "full" : "lora"};
-    int n = 8;
+    int n = 10;
     if (o->fused && o->kind <= RUN_LORA_LOGITS) /* the fused head would take the place of the logits */
         flags[n++] = "--fuse_rules", flags[n++] = "linear_lora,norm_qkv_rope,gate_up_glu,add_rms_norm";
     if (o->kind == RUN_LORA || o->kind == RUN_LORA_LOGITS || o->kind == RUN_LORA_CACHED)
@@ -166,10 +171,13 @@ static inline void fixture_run_row(fixture_run *r, bool backward) {
     MUST(train_micro_batch(&r->s, &r->row, 1 / (float)r->row.info.labels, backward, f));
 }
 
-/* The first n elements of v, malloc'ed. */
+/* The first n elements of v as malloc'ed floats. */
 static inline float *fixture_download(const fixture_run *r, vid v, int64_t n) {
     float *x = xmalloc((size_t)n * sizeof *x + 1);
-    MUST(executor_download(r->s.x, v, x, n, f));
+    void *stored = xmalloc((size_t)n * sizeof *x + 1);
+    MUST(executor_download(r->s.x, v, stored, n, f));
+    dtype_to_f32(x, stored, r->s.g.values[v].type, (size_t)n);
+    free(stored);
     return x;
 }
 
