@@ -66,4 +66,22 @@ static bool bind_random(session *s, failure *f) {
     return ok;
 }
 
-bool bind_params(session *s, failure *f) { return s->weights ? bind_files(s, f) : bind_random(s, f); }
+/* The copies that ops read of trainable params, where the backend has such. */
+static bool publish_working(session *s, failure *f) {
+    optim_group *groups = NULL;
+    for (vid v = 1; v < arrlen(s->g.values); v++) {
+        const graph_value *value = &s->g.values[v];
+        if (!value->working) continue;
+        optim_group g = {.weight = executor_data(s->x, v),
+                         .n = value_count(value),
+                         .working = executor_tensor(s->x, value->working)};
+        arrput(groups, g);
+    }
+    bool ok = !groups || s->b->publish(groups, (int)arrlen(groups), f);
+    arrfree(groups);
+    return ok;
+}
+
+bool bind_params(session *s, failure *f) {
+    return (s->weights ? bind_files(s, f) : bind_random(s, f)) && publish_working(s, f);
+}

@@ -41,7 +41,6 @@ bool optimizer_open(optimizer **out, session *s, failure *f) {
     for (vid v = 1; v < arrlen(s->g.values) && ok; v++)
         if (s->g.values[v].trainable && s->g.values[v].grad) ok = add_group(o, v, f);
     if (ok && !arrlen(o->groups)) ok = fail(f, FAIL_INPUT, "nothing to train: no param has a gradient");
-    if (ok && s->b->publish) ok = s->b->publish(o->groups, (int)arrlen(o->groups), f);
     if (ok) *out = o;
     else optimizer_close(o);
     return ok;
