@@ -15,8 +15,6 @@
 /* Of value + root mean square of the output. bfloat16: the largest deviation, and beside it a normalized mean square
  * error of at most 1e-4. */
 static const double FORWARD_TOLERANCE = 1e-5, BACKWARD_TOLERANCE = 5e-5, BF16_TOLERANCE = 2e-2, BF16_NMSE = 1e-4;
-/* cuDNN rounds dk and dv of every query head to bf16 before it adds up the heads of a group. */
-static const double BF16_GROUP_TOLERANCE = 3e-2;
 
 /* ---- the expected values ---- */
 
