@@ -48,6 +48,7 @@ typedef struct {
     int64_t ld[OPERANDS + 1]; /* by id: row stride; of lse H */
     int64_t B, S;             /* documents and longest length of the plan */
     bool by_rows;             /* the backward's intermediate results have ragged layouts */
+    bool forward_only;        /* no gradients: the layout has no dq */
     bool heads_apart;         /* several query heads per key head: dk and dv exist per query head first */
 } sdpa;
 
@@ -272,6 +273,7 @@ typedef struct {
 } workspace_map;
 
 static workspace_map map_workspace(const sdpa *s, bool copy_dk, bool copy_dv, size_t engine) {
+    if (s->forward_only) return {0, 0, 0, 0, 0, 0, 0, (engine + 255) / 256 * 256};
     const size_t N = (size_t)s->shape.N, H = (size_t)s->shape.H, d = (size_t)s->shape.d, share = H / (size_t)s->shape.G;
     const size_t padded = s->by_rows ? N : (size_t)(s->B * s->S); /* rows of dq_sum and delta */
     const size_t dq_ld = s->by_rows ? (size_t)s->ld[ID_DQ] : H * d;
@@ -334,8 +336,10 @@ static bool describe(sdpa *s, const attention_shape *shape, const attention_oper
     s->shape = *shape;
     s->by_rows = major == 9 || major == 10; /* elsewhere ragged intermediate results are known to go wrong */
     s->heads_apart = shape->H != shape->G;
+    s->forward_only = layout->dq.ld == 0;
     for (int id = ID_Q; id <= OPERANDS; id++) {
         s->ld[id] = rows[id] ? rows[id]->ld : shape->H;
+        if (s->forward_only && id >= ID_DOUT) s->ld[id] = s->ld[ID_Q]; /* not used */
         if (s->heads_apart && (id == ID_DK || id == ID_DV)) s->ld[id] = (int64_t)shape->G * shape->d;
         if (s->ld[id] < 1 || s->ld[id] > INT32_MAX / shape->N)
             return fail(f, FAIL_MACHINE, "cuDNN attention: %d rows of stride %lld, expected below 2^31 elements",
@@ -355,7 +359,7 @@ static bool build_pair(cudnn_attention *a, int docs, int longest, failure *f) {
     }
     plan_pair pair = {s.B, s.S, {}, {}};
     TRY(build_plan(&a->api, a->handle, NULL, &s, false, &pair.forward, f));
-    if (!build_plan(&a->api, a->handle, NULL, &s, true, &pair.backward, f)) {
+    if (!s.forward_only && !build_plan(&a->api, a->handle, NULL, &s, true, &pair.backward, f)) {
         cudnn_plan_free(&a->api, &pair.forward);
         return false;
     }

@@ -130,7 +130,7 @@ static bool check_output(const device_call *d, const expected *e, int k) {
     double squares = 0, error = 0,
            tolerance = forward_of(d->set->kind) == OP_COUNT && d->set->kind != OP_qkv_bwd ? FORWARD_TOLERANCE
                                                                                           : BACKWARD_TOLERANCE;
-    if (d->compute == DTYPE_BF16) tolerance = d->set->kind == OP_attention_bwd ? BF16_GROUP_TOLERANCE : BF16_TOLERANCE;
+    if (d->compute == DTYPE_BF16) tolerance = BF16_TOLERANCE;
     for (int64_t i = 0; i < n; i++) squares += (double)e->out[k][i] * (double)e->out[k][i];
     double rms = n ? sqrt(squares / (double)n) : 0;
     for (int64_t i = 0; i < n; i++) {
