@@ -72,6 +72,11 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
         bool skipped;
         for (int k = 0; k < n; k++) fill_batch(s->c, &s->model, &batches[k], (uint64_t)(i * n + k));
         ok = train_step(s, o, batches, n, 1e-4, &m, &skipped, f);
+        if (ok && skipped)
+            ok = fail(f, FAIL_MACHINE,
+                      "step %d: the gradient norm is not finite, so the update was skipped and its time "
+                      "means nothing",
+                      i + 1);
         out->tokens = m.tokens, out->slots = m.slots, out->loss = m.loss;
         if (i + 1 == WARM_STEPS) device_stats_reset();
         if (i < WARM_STEPS) continue;

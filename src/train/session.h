@@ -34,8 +34,8 @@ typedef struct {
     plan p;
     const backend *b;
     executor *x;
-    void *random;   /* bench: host memory of the random weights; */
-    void **vectors; /* stb_ds */
+    void *random;   /* bench: host memory of the random matrices, ... */
+    void **vectors; /* ... and, stb_ds, of the vectors that are used in place */
 } session;
 
 /* The model folder and config.json alone: enough for plan and graph. */

@@ -18,22 +18,6 @@ static const double FORWARD_TOLERANCE = 1e-5, BACKWARD_TOLERANCE = 5e-5, BF16_TO
 
 /* ---- the expected values ---- */
 
-static op_kind forward_of(op_kind kind) {
-    switch ((int)kind) {
-    case OP_embed_bwd: return OP_embed;
-    case OP_rms_norm_bwd: return OP_rms_norm;
-    case OP_linear_dx:
-    case OP_linear_dw: return OP_linear;
-    case OP_attention_bwd: return OP_attention;
-    case OP_glu_bwd: return OP_glu;
-    case OP_cross_entropy_bwd: return OP_cross_entropy;
-    case OP_linear_lora_bwd: return OP_linear_lora;
-    case OP_gate_up_bwd: return OP_gate_up_glu;
-    case OP_linear_ce_bwd: return OP_linear_ce;
-    default: return OP_COUNT;
-    }
-}
-
 /* Inputs and caches as the device stores them. */
 static void round_values(operand_set *s, dtype compute) {
     for (int i = 0; i < s->n_in + s->n_out; i++) {

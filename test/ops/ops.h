@@ -57,6 +57,7 @@ void random_seed(uint64_t seed);
 
 /* reference.c: forward ops in double, plain loops */
 bool reference_has(op_kind kind);
+op_kind forward_of(op_kind kind); /* the forward op that `kind` is the gradient of; OP_COUNT: none */
 void reference_run(operand_set *s);
 
 /* complete.c and perf.c */

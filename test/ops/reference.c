@@ -228,6 +228,22 @@ static void rows_op(operand_set *s) { /* embed, gather, add, scale */
         }
 }
 
+op_kind forward_of(op_kind kind) {
+    switch ((int)kind) {
+    case OP_embed_bwd: return OP_embed;
+    case OP_rms_norm_bwd: return OP_rms_norm;
+    case OP_linear_dx:
+    case OP_linear_dw: return OP_linear;
+    case OP_attention_bwd: return OP_attention;
+    case OP_glu_bwd: return OP_glu;
+    case OP_cross_entropy_bwd: return OP_cross_entropy;
+    case OP_linear_lora_bwd: return OP_linear_lora;
+    case OP_gate_up_bwd: return OP_gate_up_glu;
+    case OP_linear_ce_bwd: return OP_linear_ce;
+    default: return OP_COUNT;
+    }
+}
+
 bool reference_has(op_kind kind) {
     return kind < OP_embed_bwd || kind == OP_add_rms_norm || kind == OP_linear_lora || kind == OP_gate_up_glu ||
            kind == OP_norm_qkv_rope || kind == OP_qkv_bwd || kind == OP_linear_ce;

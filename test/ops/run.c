@@ -227,22 +227,6 @@ static int check_forward(const op_case *c) {
 
 /* ---- backward ---- */
 
-static op_kind forward_of(op_kind kind) {
-    switch ((int)kind) {
-    case OP_embed_bwd: return OP_embed;
-    case OP_rms_norm_bwd: return OP_rms_norm;
-    case OP_linear_dx:
-    case OP_linear_dw: return OP_linear;
-    case OP_attention_bwd: return OP_attention;
-    case OP_glu_bwd: return OP_glu;
-    case OP_cross_entropy_bwd: return OP_cross_entropy;
-    case OP_linear_lora_bwd: return OP_linear_lora;
-    case OP_gate_up_bwd: return OP_gate_up_glu;
-    case OP_linear_ce_bwd: return OP_linear_ce;
-    default: return OP_COUNT;
-    }
-}
-
 /* The upstream gradient of forward output `name`, or NULL when the backward op takes none. */
 static operand *upstream(operand_set *b, const char *name) {
     char gradient[20];
