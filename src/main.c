@@ -1,4 +1,5 @@
 /* main.c - argv -> command -> exit code. Nothing else ends the program. */
+#include "base/mapped.h"
 #include "base/threads.h"
 #include "cli/command.h"
 
@@ -6,6 +7,7 @@
 
 int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is a write that fails, with a message */
+    mapped_guard();
     threads_wait_briefly(argv);
     return command_run(argc, argv);
 }

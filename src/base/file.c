@@ -3,6 +3,7 @@
  *
  * A temporary carries the process id, so that two runs in one folder do not write into one another's. */
 #include "base/file.h"
+#include "base/mapped.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,13 +35,17 @@ bool file_map_open(file_map *m, const char *path, failure *f) {
             return false;
         }
         m->data = at;
+        mapped_add(at, m->size, path);
     }
     close(fd);
     return true;
 }
 
 void file_map_close(file_map *m) {
-    if (m->data) munmap((void *)(uintptr_t)m->data, m->size);
+    if (m->data) {
+        mapped_remove(m->data);
+        munmap((void *)(uintptr_t)m->data, m->size);
+    }
     *m = (file_map){0};
 }
 

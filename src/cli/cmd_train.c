@@ -1,5 +1,6 @@
 /* cmd_train.c - `liger-sft --config FILE`: fine-tunes. Everything that can be wrong is looked at before step 1. */
 #include "base/clock.h"
+#include "base/folder_lock.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/load_data.h"
@@ -34,8 +35,11 @@ static bool train(session *s, const config *c, double begin, failure *f) {
 bool cmd_train(const config *c, failure *f) {
     double begin = clock_seconds();
     TRY(check_settings(c, f));
+    folder_lock lock; /* first: before time goes into a model, and before looking at what another run writes */
+    if (!folder_lock_take(&lock, c->output_dir, f)) return fail_in(f, "output_dir");
     session s = {0};
     bool ok = train(&s, c, begin, f);
     session_close(&s);
+    folder_lock_release(&lock);
     return ok;
 }

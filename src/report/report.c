@@ -1,14 +1,13 @@
 /* report.c - metrics.jsonl, summary.json, progress and the last line of a run.
  *
- * metrics.jsonl is opened for appending and gets each line in one write, so that a killed run leaves whole lines; the
- * page cache keeps them.  summary.json is written whole at the end. */
+ * summary.json is written whole at the end. */
 #include "report/report.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "report/metrics_file.h"
 #include "report/progress.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +19,7 @@
 struct report {
     const config *c;
     arena names;
-    const char *metrics_path;
-    int metrics;
+    metrics_file metrics;
     bool terminal;
     size_t shown; /* columns of the progress line now on the terminal */
     int64_t first_step;
@@ -41,33 +39,26 @@ bool report_open(report **out, const config *c, failure *f) {
     TRY(file_make_folders(c->output_dir, f));
     report *r = xcalloc(1, sizeof *r);
     *r = (report){.c = c, .terminal = isatty(STDOUT_FILENO) == 1};
-    r->metrics_path = path_join(&r->names, c->output_dir, "metrics.jsonl");
-    int fresh = goes_on(c) ? 0 : O_TRUNC;
-    r->metrics = open(r->metrics_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | fresh, 0644);
     const char *old = path_join(&r->names, c->output_dir, "summary.json");
-    bool ok = r->metrics >= 0 || fail_errno(f, FAIL_MACHINE, "%s: cannot write", r->metrics_path);
+    bool ok = metrics_file_open(&r->metrics, path_join(&r->names, c->output_dir, "metrics.jsonl"), goes_on(c), f);
     if (ok && unlink(old) != 0 && errno != ENOENT) ok = fail_errno(f, FAIL_MACHINE, "%s: cannot remove", old);
     if (!ok) return report_close(r), false;
     *out = r;
     return true;
 }
 
+bool report_resume(report *r, int64_t step, failure *f) { return metrics_file_keep(&r->metrics, step, f); }
+
 void report_close(report *r) {
     if (!r) return;
-    if (r->metrics >= 0) close(r->metrics);
+    metrics_file_close(&r->metrics);
     text_free(&r->text);
     arena_free(&r->names);
     free(r);
 }
 
 static bool append_line(report *r, failure *f) {
-    for (size_t done = 0; done < r->text.size;) {
-        ssize_t n = write(r->metrics, r->text.data + done, r->text.size - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail_errno(f, FAIL_MACHINE, "%s: write failed", r->metrics_path);
-        done += (size_t)n;
-    }
-    return true;
+    return metrics_file_append(&r->metrics, r->text.data, r->text.size, f);
 }
 
 static bool flush_output(failure *f) {

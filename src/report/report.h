@@ -28,6 +28,8 @@ typedef struct report report;
  * that a broken run leaves none. Progress goes to standard output: one rewritten line on a terminal, else a key=value
  * line per logging_steps (and for the first and last step). `c` must outlive the report. */
 bool report_open(report **out, const config *c, failure *f);
+/* Behind report_open, for a run that goes on after `step`: lines about later steps leave metrics.jsonl. */
+bool report_resume(report *r, int64_t step, failure *f);
 bool report_step(report *r, const step_metrics *m, failure *f); /* appends one whole line to metrics.jsonl */
 /* Appends {"step", "eval_loss", "eval_perplexity", "eval_seconds"} and prints a line. */
 bool report_eval(report *r, int64_t step, double loss, double seconds, failure *f);

@@ -13,9 +13,9 @@ bool save_check_folder(const session *s, failure *f) {
     static const char *const results[] = {"adapter_config.json", "adapter_model.safetensors", "model.safetensors",
                                           "model.safetensors.index.json", "metrics.jsonl"};
     arena a = {0};
-    bool ok = file_check_folder(c->output_dir, f) || fail_in(f, "output_dir");
-    if (ok && is_full(c)) ok = model_folder_check(c->output_dir, s->folder, true, f);
-    else if (ok && file_exists(path_join(&a, c->output_dir, "config.json")))
+    bool ok = true;
+    if (is_full(c)) ok = model_folder_check(c->output_dir, s->folder, true, f);
+    else if (file_exists(path_join(&a, c->output_dir, "config.json")))
         ok = fail(f, FAIL_INPUT,
                   "output_dir: %s holds a model, to which loaders would apply this adapter; choose another folder",
                   c->output_dir);

@@ -3,8 +3,7 @@
 #define TRAIN_SAVE_H
 #include "train/session.h"
 
-/* Refuses an output_dir that already holds a result (unless overwrite_output_dir), that cannot be written, or that is
- * the model's own. Makes nothing: a run that fails before its first step leaves nothing behind. */
+/* Refuses an output_dir that already holds a result (unless overwrite_output_dir), or that is the model's own. */
 bool save_check_folder(const session *s, failure *f);
 /* Writes what was trained into output_dir. */
 bool save_result(session *s, failure *f);
