@@ -57,7 +57,7 @@ ban 'atoi|atol|atoll|atof' 'no error for a wrong number: use base/text.h'
 ban 'rand|srand|random|drand48' 'not repeatable: use base/rng.h'
 ban 'strtok|system|popen|alloca' 'banned'
 ban 'getenv|secure_getenv' 'settings come from config' src/weights/hub_cache.c src/dist/launch.c
-ban 'exit|_exit|quick_exit' 'only main ends the program' src/base/memory.c src/base/mapped.c
+ban 'exit|_exit|quick_exit' 'only main ends the program' src/base/memory.c src/base/mapped.c test/unit/test_folder_lock.c
 ban 'malloc|calloc|realloc|strdup' 'unchecked: use base/memory.h' src/base/memory.c 'test/.*'
 
 # A backend or an option is a file that is linked or a value at run time, never #if.
