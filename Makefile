@@ -1,5 +1,5 @@
 # Thin: CMake builds, this file names the everyday commands.
-.PHONY: all release asan setup test check docs demo dist clean
+.PHONY: all release asan setup test check fuzz docs demo dist clean
 CONFIGURE := cmake -G Ninja -S .
 
 all: release
@@ -27,6 +27,10 @@ test:
 # Format, include order, banned calls, lengths, names.
 check:
 	@scripts/check.sh
+
+# Hostile input: each fuzz target for FUZZ_SECONDS under the sanitizers; needs clang (scripts/setup.sh --fuzz).
+fuzz:
+	@scripts/fuzz.sh
 
 # The pages that are made from tables.
 docs: release

@@ -2,6 +2,7 @@
 # setup.sh - what the build needs: installs it with apt, or lists what is missing.
 #   setup.sh          install what is missing
 #   setup.sh --check  only say what is missing; exit code 1 when something is
+#   setup.sh --fuzz   also what `make fuzz` needs (clang), which nothing else does
 # A thing is there when its command, pkg-config module or header is there, wherever it came from.
 set -u
 
@@ -13,6 +14,8 @@ need() { # need KIND NAME PACKAGE
     stb) for folder in /usr/include/stb /usr/include /usr/local/include/stb /usr/local/include; do
         [ -e "$folder/stb_ds.h" ] && break
     done && [ -e "$folder/stb_ds.h" ] ;;
+    fuzzer) ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1 ;;
+    openmp) ls /usr/lib/llvm-*/lib/libomp.so >/dev/null 2>&1 ;;
     blas) command -v pkg-config >/dev/null && { pkg-config --exists openblas ||
         ls /usr/lib/*/openblas-openmp/pkgconfig/openblas.pc >/dev/null 2>&1; } ;;
     esac && return
@@ -34,6 +37,11 @@ need module cmocka libcmocka-dev
 need command xz xz-utils # test data
 # `make check` wants version 14's layout; only Debian 12 and its like are sure to have it.
 grep -qs 'VERSION_ID="12"' /etc/os-release && need command clang-format clang-format
+if [ "${1:-}" = --fuzz ]; then
+    need command clang clang
+    need fuzzer "libclang_rt.fuzzer (clang's libFuzzer)" libclang-rt-14-dev
+    need openmp "libomp (clang's OpenMP)" libomp-dev
+fi
 
 if [ ${#missing[@]} -eq 0 ]; then
     [ "${1:-}" = --check ] || echo "setup: everything is there"

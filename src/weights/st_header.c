@@ -118,14 +118,15 @@ static int by_place(const void *left, const void *right) {
     return (a->end > b->end) - (a->end < b->end);
 }
 
-/* The ranges must tile [data_start, file's end). */
-static bool check_tiling(const st_tensor *tensors, ptrdiff_t n, const char *path, const file_map *m,
+/* The ranges of this file's tensors, those from `first` on, must tile [data_start, file's end). */
+static bool check_tiling(const st_tensor *tensors, ptrdiff_t first, const char *path, const file_map *m,
                          uint64_t data_start, failure *f) {
+    ptrdiff_t n = arrlen(tensors) - first;
     byte_range *ranges = xcalloc((size_t)n, sizeof *ranges);
     for (ptrdiff_t i = 0; i < n; i++) {
-        const uint8_t *begin = tensors[i].data;
-        size_t bytes = (size_t)tensors[i].count * dtype_size(tensors[i].type);
-        ranges[i] = (byte_range){begin, begin + bytes, tensors[i].name};
+        const st_tensor *t = &tensors[first + i];
+        const uint8_t *begin = t->data;
+        ranges[i] = (byte_range){begin, begin + (size_t)t->count * dtype_size(t->type), t->name};
     }
     qsort(ranges, (size_t)n, sizeof *ranges, by_place);
     const uint8_t *data = m->data + data_start, *at = data;
@@ -161,7 +162,7 @@ static bool read_entries(const cJSON *root, const file_map *m, const char *path,
         TRY(read_range(item, path, m, data_start, &t, f));
         arrput(*tensors, t);
     }
-    return check_tiling(*tensors + first, arrlen(*tensors) - first, path, m, data_start, f);
+    return check_tiling(*tensors, first, path, m, data_start, f);
 }
 
 /* What a clone without git-lfs leaves in place of the weights. */

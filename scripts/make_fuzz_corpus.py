@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Writes the seeds of test/fuzz/corpus/ from the fixtures: small valid inputs for each fuzz target.
+
+Files named after a fault (nul_byte, huge_number, ...) are not made here: they are what once went wrong, or must not.
+Needs Python alone. Run from the repository's root.
+"""
+import json
+import struct
+from pathlib import Path
+
+ROOT = Path("test/fuzz/corpus")
+MODELS = Path("test/fixtures/models")
+TOKENIZERS = Path("test/fixtures/tokenizers")
+CUT = b"\x1e"  # between the files of one input
+
+
+def seed(target, name, data):
+    path = ROOT / target / f"seed_{name}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def safetensors(tensors, metadata=None):
+    """tensors: name -> (dtype, bytes per element, shape)."""
+    header, at = {}, 0
+    if metadata is not None:
+        header["__metadata__"] = metadata
+    for name, (dtype, size, shape) in tensors.items():
+        n = size
+        for d in shape:
+            n *= d
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+def dumps(value):
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def small_vocabulary(path, most):
+    """A tokenizer file with its vocabulary cut to the first tokens and the merges and added tokens that still fit."""
+    t = json.loads(path.read_bytes())
+    model = t["model"]
+    kept = {k: v for k, v in model["vocab"].items() if v < most}
+    parts = [m if isinstance(m, list) else m.split(" ") for m in model["merges"]]
+    model["vocab"] = kept
+    model["merges"] = [[a, b] for a, b in parts if a in kept and b in kept and a + b in kept]
+    added = []
+    for token in t.get("added_tokens") or []:
+        if token["content"] not in kept:
+            token["id"] = len(kept) + sum(x["content"] not in kept for x in added)
+        added.append(token)
+    t["added_tokens"] = added
+    return t
+
+
+def tokenizers():
+    for folder in sorted(TOKENIZERS.glob("*/")):
+        data = (folder / "tokenizer.json").read_bytes()
+        if len(data) < 6000:
+            seed("tokenizer", folder.name, dumps(json.loads(data)))
+    chat = json.loads((MODELS / "tiny-chat/tokenizer.json").read_bytes())
+    config = (MODELS / "tiny-chat/tokenizer_config.json").read_bytes()
+    seed("tokenizer", "chat", dumps(chat) + CUT + b"a text" + CUT + config)
+    seed("tokenizer", "bytes", dumps(small_vocabulary(TOKENIZERS / "tiny/tokenizer.json", 120)) + CUT + b"  it's 3\n")
+    # One small tokenizer for each case of features.json gives every kind of step.
+    for i, case in enumerate(json.loads((TOKENIZERS / "features.json").read_bytes())):
+        t = {k: v for k, v in case["tokenizer"].items() if v}
+        t["model"] = {k: v for k, v in t["model"].items() if v or k == "merges"}
+        t["model"]["merges"] = t["model"]["merges"][:8]
+        if len(dumps(t)) < 2000:
+            seed("tokenizer", f"feature_{i:02}", dumps(t))
+    for case in json.loads((TOKENIZERS / "splits.json").read_bytes()):
+        t = {"pre_tokenizer": case["pre_tokenizer"], "model": {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}}
+        seed("tokenizer", "split_" + case["name"].replace(" ", "_").lower(), dumps(t))
+
+
+def weights():
+    x = {"x": ("F32", 4, [2])}
+    seed("safetensors", "empty", safetensors({}))
+    seed("safetensors", "one", safetensors(x, {"format": "pt"}))
+    seed("safetensors", "types", safetensors({"a": ("BF16", 2, [2, 3]), "b": ("F16", 2, [1]), "c": ("I32", 4, []),
+                                              "d": ("F32", 4, [1, 2, 1, 2]), "e": ("F32", 4, [0, 7])}))
+    seed("index", "two", dumps({"metadata": {"total_size": 16},
+                                "weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}))
+    seed("index", "one", dumps({"weight_map": {"x": "a.safetensors"}}))
+    seed("index", "missing", dumps({"weight_map": {"x": "c.safetensors", "y": "d.safetensors"}}))
+    for name in ("../a.safetensors", "/etc/passwd", "..", "", "./a.safetensors", "a.safetensors/.", "sub/a.safetensors"):
+        quoted = name.replace("/", "_slash_").replace(".", "_dot_") or "empty"
+        seed("index", "leaves_" + quoted, dumps({"weight_map": {"x": name}}))
+
+
+def configs():
+    for path in sorted(Path("configs").glob("*.json")):
+        seed("config", path.stem, path.read_bytes())
+    seed("config", "lists", dumps({"model": "m", "dataset": ["a.json#3", "b.jsonl"], "target_modules": "q_proj, v_proj",
+                                   "layers_to_transform": [0, 1], "use_dora": False, "gradient_checkpointing": True}))
+    for folder in sorted(MODELS.glob("*/")):
+        seed("model_config", folder.name, (folder / "config.json").read_bytes())
+    llama = (MODELS / "llama/config.json").read_bytes()
+    seed("model_config", "generation", llama + CUT + dumps({"eos_token_id": [2, 5], "bos_token_id": 1}))
+    new = json.loads(llama)
+    del new["rope_theta"], new["rope_scaling"], new["torch_dtype"]
+    new["rope_parameters"] = {"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}
+    new["dtype"] = "bfloat16"
+    new["layer_types"] = ["full_attention", "full_attention"]
+    seed("model_config", "new_spelling", dumps(new))
+
+
+def adapters():
+    config = json.loads((MODELS / "llama/adapter/adapter_config.json").read_bytes())
+    config.update(r=1, target_modules=["q_proj"], layers_to_transform=[0])
+    path = "base_model.model.model.layers.0.self_attn.q_proj."
+    data = safetensors({path + "lora_A.weight": ("F32", 4, [1, 32]), path + "lora_B.weight": ("F32", 4, [32, 1])},
+                       {"format": "pt"})
+    seed("adapter", "one", dumps(config) + CUT + data)
+    config.update(target_modules=r"model\.layers\.0\.self_attn\.q_proj", layers_to_transform=None, use_rslora=True)
+    seed("adapter", "regex", dumps(config) + CUT + data)
+    config.update(target_modules=["layers.0.self_attn.q_proj"], layers_pattern="layers", layers_to_transform=0)
+    seed("adapter", "paths", dumps(config) + CUT + data)
+    config.update(target_modules="all-linear", layers_to_transform=None)
+    seed("adapter", "all", dumps(config) + CUT + data)
+
+
+def rows():
+    alpaca = {"instruction": "Add.", "input": "2+2", "output": "4", "system": "Count.", "history": [["1+1", "2"]]}
+    messages = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q", "loss": None},
+                             {"role": "assistant", "content": "a", "loss": True, "weight": 1},
+                             {"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0}]}
+    sharegpt = {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "caf\u00e9"}],
+                "system": "s", "tools": "[]"}
+    odd = {"instruction": 3, "output": 2.5, "label": False}
+    all_rows = [alpaca, messages, sharegpt, odd]
+    seed("data", "list", dumps(all_rows))
+    seed("data", "lines", b"\n".join(dumps(r) for r in all_rows) + b"\n")
+    seed("data", "mark", b"\xef\xbb\xbf" + json.dumps([sharegpt, {"instruction": "\ud83d\ude00", "output": "\ud800"}]).encode())
+    seed("data", "demo", b"\n".join(Path("data/demo_train.json").read_bytes().split(b"\n")[:12]).rstrip(b",\n") + b"]")
+
+
+for make in (tokenizers, weights, configs, adapters, rows):
+    make()
