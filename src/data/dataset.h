@@ -75,6 +75,7 @@ typedef struct {
 } loader_options;
 bool loader_open(loader **out, const dataset *d, const loader_options *o, failure *f);
 void loader_close(loader *l);
+const dataset *loader_data(const loader *l);
 int64_t loader_steps(const loader *l); /* optimizer steps of the whole run */
 double loader_epoch(const loader *l);  /* epochs done, as a fraction, after the step dealt last */
 /* The step dealt next is the one after `step` steps, as if they had been dealt (to go on from a checkpoint). */

@@ -68,6 +68,7 @@ void loader_close(loader *l) {
     free(l);
 }
 
+const dataset *loader_data(const loader *l) { return l->d; }
 int64_t loader_steps(const loader *l) { return l->steps; }
 double loader_epoch(const loader *l) { return (double)l->step / (double)l->steps_per_epoch; }
 

@@ -136,6 +136,13 @@ bool report_step(report *r, const step_metrics *m, failure *f) {
     return flush_output(f);
 }
 
+bool report_skipped(report *r, int64_t step, const char *rows, failure *f) {
+    text_clear(&r->text);
+    put_int(&r->text, "{", "step", step);
+    text_printf(&r->text, ", \"skipped_rows\": %s}\n", rows);
+    return append_line(r, f);
+}
+
 bool report_eval(report *r, int64_t step, double loss, double seconds, failure *f) {
     text_buf *t = &r->text;
     text_clear(t);

@@ -31,6 +31,9 @@ bool report_open(report **out, const config *c, failure *f);
 /* Behind report_open, for a run that goes on after `step`: lines about later steps leave metrics.jsonl. */
 bool report_resume(report *r, int64_t step, failure *f);
 bool report_step(report *r, const step_metrics *m, failure *f); /* appends one whole line to metrics.jsonl */
+/* Appends {"step", "skipped_rows"} about a step without an update; rows: JSON text, file name -> row numbers. It may
+ * bring further members. */
+bool report_skipped(report *r, int64_t step, const char *rows, failure *f);
 /* Appends {"step", "eval_loss", "eval_perplexity", "eval_seconds"} and prints a line. */
 bool report_eval(report *r, int64_t step, double loss, double seconds, failure *f);
 /* Writes summary.json and prints the last line: done steps=N loss=X tokens_per_second=X gpu_util=X peak_memory_gib=X

@@ -3,12 +3,14 @@
  * The loss is divided once by all label tokens of the step: every micro-batch runs with dLoss/dnll = 1 / labels, and
  * the loss and the gradients gather over them on the device. */
 #include "train/trainer.h"
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "exec/device_stats.h"
 #include "exec/flops.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
+#include "train/skipped.h"
 
 #include <assert.h>
 #include <math.h>
@@ -92,9 +94,10 @@ bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, dou
         TRY(train_micro_batch(s, &batches[i], m->label_tokens ? 1 / (float)m->label_tokens : 0, true, f));
         m->tokens += batches[i].info.rows;
     }
-    TRY(optimizer_step(o, learning_rate, &m->grad_norm, f));
     TRY(executor_download(s->x, s->io.loss, &loss, 1, f));
-    m->loss = (double)loss;
+    m->loss = isnan(loss) ? NAN : (double)loss; /* without a sign, which lines would show */
+    m->grad_norm = NAN; /* a loss that is not finite can have a finite gradient: that of a label of probability 0 */
+    if (isfinite(loss)) TRY(optimizer_step(o, learning_rate, &m->grad_norm, f));
     m->learning_rate = learning_rate;
     m->slots = (int64_t)n * train_slots(s->c);
     m->step_seconds = clock_seconds() - started;
@@ -104,14 +107,37 @@ bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, dou
     return true;
 }
 
-static bool run_step(run *t, int n, step_metrics *m, failure *f) {
-    bool skipped;
-    TRY(train_step(t->s, t->o, t->batches, n, schedule_rate(&t->rate, t->step), m, &skipped, f));
-    if (!skipped) return true;
+/* Names the rows of a step that was left out, in metrics.jsonl all of them; the run ends at max_skipped_steps. */
+static bool leave_out(run *t, int n, report *r, const step_metrics *m, failure *f) {
+    const config *c = t->s->c;
+    const dataset *d = loader_data(t->l);
+    const char *const *paths = c->dataset.items;
+    int32_t *bad = NULL, *all = skipped_examples(t->batches, n);
+    text_buf rows = {0}, json = {0};
+    bool ok = skipped_find(t->s, t->batches, n, &bad, f);
+    text_puts(&rows, !bad                              ? "every row is finite by itself, the step has "
+                     : arrlen(bad) == SKIPPED_MOST_BAD ? "not finite by itself, among others: "
+                                                       : "not finite by itself: ");
+    skipped_put_rows(&rows, d, paths, bad ? bad : all, 20);
+    skipped_put_json(&json, d, paths, all);
+    text_puts(&json, ", \"bad_rows\": ");
+    skipped_put_json(&json, d, paths, bad);
     t->skipped++;
-    log_warning("step %lld: loss %g, gradient norm %g: no update (%lld steps skipped so far)", (long long)t->step + 1,
-                m->loss, m->grad_norm, (long long)t->skipped);
-    return true;
+    if (ok) {
+        log_warning("step %lld: loss %g, gradient norm %g: no update (%lld skipped so far); %s", (long long)m->step,
+                    m->loss, m->grad_norm, (long long)t->skipped, rows.data);
+        ok = report_skipped(r, m->step, json.data, f);
+    }
+    if (ok && c->max_skipped_steps && t->skipped >= c->max_skipped_steps)
+        ok = fail(f, FAIL_INPUT,
+                  "step %lld: %lld steps had a loss or gradient that is not finite (max_skipped_steps), the last %s; "
+                  "look at these rows with `liger-sft data`, or lower learning_rate",
+                  (long long)m->step, (long long)t->skipped, rows.data);
+    text_free(&json);
+    text_free(&rows);
+    arrfree(all);
+    arrfree(bad);
+    return ok;
 }
 
 static void add_to_summary(run_summary *out, const step_metrics *m) {
@@ -152,8 +178,9 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
     int n;
     out->start_seconds = clock_seconds() - begin;
     while (loader_next(t->l, t->batches, &n)) {
+        bool skipped;
         step_metrics m = {.steps = t->rate.total};
-        TRY(run_step(t, n, &m, f));
+        TRY(train_step(t->s, t->o, t->batches, n, schedule_rate(&t->rate, t->step), &m, &skipped, f));
         m.step = ++t->step;
         m.epoch = loader_epoch(t->l);
         measure(&m.gpu_util, &m.memory_gib, false);
@@ -161,6 +188,7 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, run_
         busy += m.step_seconds;
         add_to_summary(out, &m);
         TRY(report_step(r, &m, f));
+        if (skipped) TRY(leave_out(t, n, r, &m, f));
         if (eval && c->eval_steps && t->step % c->eval_steps == 0) TRY(evaluate_now(t, eval, r, out, f));
     }
     if (eval && (!c->eval_steps || t->step % c->eval_steps)) TRY(evaluate_now(t, eval, r, out, f));
@@ -201,6 +229,14 @@ bool train_run(session *s, const dataset *data, const dataset *eval, report *r, 
     return ok;
 }
 
+bool train_loss(session *s, const micro_batch *b, double *loss, failure *f) {
+    float sum;
+    TRY(executor_clear(s->x, ROLE_OUTPUT, f) && train_micro_batch(s, b, 1, false, f) &&
+        executor_download(s->x, s->io.loss, &sum, 1, f));
+    *loss = (double)sum;
+    return true;
+}
+
 bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *f) {
     const config *c = s->c;
     double started = clock_seconds(), sum = 0;
@@ -219,9 +255,8 @@ bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *
     int n;
     bool ok = true;
     while (ok && loader_next(l, &b, &n)) {
-        float loss;
-        ok = executor_clear(s->x, ROLE_OUTPUT, f) && train_micro_batch(s, &b, 1, false, f) &&
-             executor_download(s->x, s->io.loss, &loss, 1, f);
+        double loss;
+        ok = train_loss(s, &b, &loss, f);
         if (!ok) break;
         sum += loss;
         out->tokens += b.info.rows;

@@ -25,9 +25,13 @@ bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *
 
 /* One optimizer step over n micro-batches at this learning rate: forward, backward, clipped update. Fills loss,
  * grad_norm, learning_rate, tokens, label_tokens, slots, step_seconds, tokens_per_second and mfu (NAN where the peak is
- * unknown). A gradient that is not finite leaves everything as it was: *skipped is then set. */
+ * unknown). A loss or gradient that is not finite leaves everything as it was: *skipped is then set, and grad_norm
+ * is NAN where the loss is not finite. */
 bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, double learning_rate, step_metrics *m,
                 bool *skipped, failure *f);
+
+/* Sum of the losses of a micro-batch's label tokens, through the forward half of the session's program. */
+bool train_loss(session *s, const micro_batch *b, double *loss, failure *f);
 
 /* Runs one micro-batch: forward, and backward when `backward`, with dLoss/dnll = scale on label rows. */
 bool train_micro_batch(session *s, const micro_batch *b, float scale, bool backward, failure *f);

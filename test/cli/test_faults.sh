@@ -112,6 +112,33 @@ count=$((count + 1))
 [ $code = 1 ] && grep -q "^error: $folder/short.model/model.safetensors: tensor " "$folder/err" && [ ! -e "$folder/short" ] ||
     { wrong "a shard short by a byte: exit code $code"; cat "$folder/err"; }
 
+# A loss that is not finite: no update, the step and its rows are named, and the run stops at max_skipped_steps.
+cp -r "$model" "$folder/nan.model"
+chmod -R u+w "$folder/nan.model"
+file=$folder/nan.model/model.safetensors
+header=$(od -An -t u8 -N 8 "$file" | tr -d ' ')
+norm=$(tail -c +9 "$file" | head -c "$header" | sed -nE 's/.*"model\.norm\.weight":\{[^}]*"data_offsets":\[([0-9]+),.*/\1/p')
+printf '\377\377\377\377' | dd of="$file" bs=1 seek=$((8 + header + norm)) conv=notrunc 2>/dev/null # NaN in any type
+# skips NAME PATTERN FLAGS...: exit code 1 and that error.
+skips() {
+    local name=$1 pattern=$2
+    shift 2
+    count=$((count + 1))
+    "$LIGER_SFT" --model "$folder/nan.model" "${run[@]}" --dataset_shuffle false --packing false --gradient_accumulation_steps 1 \
+        --per_device_train_batch_size 2 --output_dir "$folder/$name" "$@" >"$folder/out" 2>"$folder/err" </dev/null
+    code=$?
+    [ $code = 1 ] && grep -qF "error: $pattern" "$folder/err" || { wrong "$name: exit code $code"; cat "$folder/err"; }
+    grep -qF "warning: step 2: loss nan, gradient norm nan: no update (2 skipped so far); not finite by itself: $data row 3-4" \
+        "$folder/err" || wrong "$name: step 2 is not named with its rows"
+    grep -qxF "{\"step\": 2, \"skipped_rows\": {\"$data\": [3, 4]}, \"bad_rows\": {\"$data\": [3, 4]}}" "$folder/$name/metrics.jsonl" ||
+        wrong "$name: no line about the rows of step 2"
+    [ -e "$folder/$name/adapter_model.safetensors" ] && wrong "$name: a result of nothing"
+}
+skips nan "step 2: 2 steps had a loss or gradient that is not finite (max_skipped_steps), the last not finite by itself: $data row 3-4" \
+    --max_skipped_steps 2
+skips nan-on 'every step had a loss or gradient that is not finite' --max_skipped_steps 0 --max_steps 3
+[ "$(column nan-on loss | wc -l)" = 3 ] || wrong "--max_skipped_steps 0 stops a run"
+
 # The output folder goes away: the result cannot be written, and the line says where.
 "$LIGER_SFT" --model "$model" "${run[@]}" --max_steps 200 --output_dir "$folder/gone" >/dev/null 2>"$folder/gone.err" </dev/null &
 pid=$!

@@ -41,6 +41,10 @@ static void read_steps(training *t, const char *path) {
     MUST(file_read(&text, &n, 1 << 20, path, f));
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         cJSON *step = cJSON_ParseWithLength(line, (size_t)(end - line));
+        if (!cJSON_HasObjectItem(step, "loss")) { /* a line about a skipped step */
+            cJSON_Delete(step);
+            continue;
+        }
         const cJSON *loss = json_find(step, "loss"), *norm = json_find(step, "grad_norm");
         arrput(t->loss, cJSON_IsNumber(loss) ? loss->valuedouble : NAN);
         arrput(t->norm, cJSON_IsNumber(norm) ? norm->valuedouble : NAN);
@@ -100,6 +104,8 @@ static void add_row(dataset *d, const int32_t *ids, int n, int labels) {
         arrput(d->labels, i > 0 && i >= n - labels);
     }
     arrput(d->start, arrlen(d->tokens));
+    arrput(d->source, arrlen(d->start) - 1);
+    arrput(d->path, 0);
 }
 
 /* n ids below `vocab` that depend on `key`. */
@@ -292,6 +298,14 @@ static void spoil_token_5(const char *name, float *w, int64_t n) {
     if (strcmp(name, "model.embed_tokens.weight") == 0) w[5 * n / 67] = INFINITY;
 }
 
+static void has_line(void **state, const char *line, bool wanted) {
+    char *text;
+    size_t n;
+    MUST(file_read(&text, &n, 1 << 20, scratch_path(state, "out/metrics.jsonl"), f));
+    if ((strstr(text, line) != NULL) != wanted) test_fail("%s: %s", wanted ? "no line" : "a line", line);
+    free(text);
+}
+
 /* O03: the one row with a token whose embedding is infinite makes its step void; the run is that without the row. */
 static void step_that_is_not_finite(void **state) {
     const char *model = write_variant(state, FIXTURE("llama"), "{", "{", spoil_token_5);
@@ -307,9 +321,11 @@ static void step_that_is_not_finite(void **state) {
         }
         open_training(&t, state, model,
                       FLAGS("--gradient_accumulation_steps", "1", "--num_train_epochs", "1", "--max_length", "10",
-                            "--lr_scheduler_type", "constant", "--learning_rate", "1e-2"));
+                            "--lr_scheduler_type", "constant", "--learning_rate", "1e-2", "--dataset", "/rows.json"));
         run_training(&t, state, &d);
         assert_true(t.ok);
+        has_line(state, "{\"step\": 3, \"skipped_rows\": {\"/rows.json\": [3]}, \"bad_rows\": {\"/rows.json\": [3]}}\n",
+                 k == 0);
         assert_int_equal(t.sum.steps, k ? 3 : 4);
         assert_int_equal(t.sum.skipped_steps, k ? 0 : 1);
         for (int i = 0; i < arrlen(t.loss); i++) {
@@ -325,11 +341,47 @@ static void step_that_is_not_finite(void **state) {
     training t;
     dataset d = {0};
     add_row(&d, (int32_t[]){5, 6, 7}, 3, 2);
-    open_training(&t, state, model, FLAGS("--max_length", "3", "--max_steps", "2"));
+    open_training(&t, state, model, FLAGS("--max_length", "3", "--max_steps", "2", "--dataset", "/rows.json"));
     run_training(&t, state, &d);
     assert_false(t.ok);
     assert_int_equal(t.f.kind, FAIL_INPUT);
     assert_string_equal(t.f.text, "every step had a loss or gradient that is not finite");
+    close_training(&t);
+    dataset_free(&d);
+}
+
+/* One bad row among eight, in two micro-batches: it alone is named, the step's rows are all listed. The run stops at
+ * max_skipped_steps, and the weights stay as they were. */
+static void row_to_blame(void **state) {
+    const char *model = write_variant(state, FIXTURE("llama"), "{", "{", spoil_token_5);
+    training t;
+    dataset d = {0};
+    for (int row = 0; row < 8; row++) {
+        int32_t ids[10];
+        for (int i = 0; i < 10; i++) ids[i] = 6 + (7 * row + 3 * i) % 60;
+        if (row == 5) ids[4] = 5;
+        add_row(&d, ids, 10, 6);
+    }
+    open_training(&t, state, model,
+                  FLAGS("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--max_length",
+                        "10", "--max_steps", "9", "--dataset", "/rows.json", "--max_skipped_steps", "3",
+                        "--warmup_ratio", "0"));
+    float *before = trained(&t);
+    run_training(&t, state, &d);
+    float *after = trained(&t);
+    assert_false(t.ok);
+    assert_int_equal(t.f.kind, FAIL_INPUT);
+    if (!strstr(t.f.text, "step 3: 3 steps had a loss or gradient that is not finite (max_skipped_steps), the last not "
+                          "finite by itself: /rows.json row 6; "))
+        test_fail("%s", t.f.text);
+    assert_int_equal(arrlen(t.loss), 3);
+    has_line(state,
+             "{\"step\": 3, \"skipped_rows\": {\"/rows.json\": [1, 2, 3, 4, 5, 6, 7, 8]}, \"bad_rows\": "
+             "{\"/rows.json\": [6]}}\n",
+             true);
+    assert_true(difference(before, after) == 0);
+    arrfree(before);
+    arrfree(after);
     close_training(&t);
     dataset_free(&d);
 }
@@ -434,7 +486,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(rows_dealt_in_any_way), SCRATCH_TEST(labels_are_shifted_once), SCRATCH_TEST(rows_do_not_meet),
         SCRATCH_TEST(config_spellings),      SCRATCH_TEST(step_that_is_not_finite), SCRATCH_TEST(three_counters),
-        SCRATCH_TEST(adapter_of_the_head),   SCRATCH_TEST(bfloat16_weights_move),
+        SCRATCH_TEST(adapter_of_the_head),   SCRATCH_TEST(bfloat16_weights_move),   SCRATCH_TEST(row_to_blame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
