@@ -1,6 +1,5 @@
-/* attention_op.cu - the ops attention and attention_bwd: forward cuDNN where it is fast and has an engine, else our own
- * tensor-core kernels (attention.cu), else the simple kernels below, which take any head width and float32.  Backward
- * always our own: cuDNN 9.19's gave wrong dv in whole runs (docs/kernels/attention.md), though its own test passes.
+/* attention_op.cu - the ops attention and attention_bwd: cuDNN where it is fast and has an engine, else our own tensor-
+ * core kernels (attention.cu), else the simple kernels below, which take any head width and float32.
  *
  * cuDNN's plans are compiled when the scratch of the program is sized (ops are asked for it before a run begins), one
  * handle per shape and set of row strides; a run only looks them up.  A micro-batch of more documents than planned for
@@ -211,6 +210,7 @@ void open_handle(handle *h) {
     attention_operands x = {};
     attention_rows *rows[ROWS_COUNT] = {&x.q, &x.k, &x.v, &x.o, &x.dout, &x.dq, &x.dk, &x.dv};
     for (int i = 0; i < ROWS_COUNT; i++) rows[i]->ld = h->ld[i];
+    if (h->ld[ROWS_DQ] != h->ld[ROWS_Q]) x.dq.ld = 0; /* cuDNN's backward has one row stride for both */
     failure why = {};
     h->most_docs = h->shape.N / 16 > 64 ? h->shape.N / 16 : h->shape.N < 64 ? h->shape.N : 64;
     if (!cudnn_attention_open(&h->cudnn, &h->shape, &x, h->most_docs, NULL, &why) && !state.said) {
@@ -219,11 +219,18 @@ void open_handle(handle *h) {
     }
 }
 
-/* Row strides of a forward op; 0 for those of the gradients. */
+/* Row strides of a forward or backward op; of a forward op those of the gradients come from the first backward op of
+ * its kind in the program. */
 void strides_of(int64_t *ld, const graph *g, const graph_op *op) {
-    memset(ld, 0, ROWS_COUNT * sizeof *ld);
-    for (int i = 0; i < 3; i++) ld[ROWS_Q + i] = value_ld(g, op->in[i]);
-    ld[ROWS_O] = value_ld(g, op->out[0]);
+    bool back = op->kind == OP_attention_bwd;
+    int q = back ? 1 : 0;
+    for (int i = 0; i < 3; i++) ld[ROWS_Q + i] = value_ld(g, op->in[q + i]);
+    ld[ROWS_O] = value_ld(g, back ? op->in[5] : op->out[0]);
+    const graph_op *grad = back ? op : NULL, *end = g->ops + arrlen(g->ops);
+    for (const graph_op *o = g->ops; !grad && o < end; o++)
+        if (o->kind == OP_attention_bwd && o->attr.window == op->attr.window) grad = o;
+    ld[ROWS_DO] = grad ? value_ld(g, grad->in[0]) : ld[ROWS_O];
+    for (int i = 0; i < 3; i++) ld[ROWS_DQ + i] = grad ? value_ld(g, grad->out[i]) : ld[ROWS_Q + i];
 }
 
 size_t scratch_bytes(const graph *g, const graph_op *op) {
@@ -231,9 +238,9 @@ size_t scratch_bytes(const graph *g, const graph_op *op) {
     const graph_value *q = &g->values[op->in[back ? 1 : 0]], *k = &g->values[op->in[back ? 2 : 1]];
     attention_shape shape = shape_of(q->rows, q->cols, k->cols, &op->attr);
     int64_t ld[ROWS_COUNT];
-    if (!back) strides_of(ld, g, op);
-    handle *h = back ? NULL : find_handle(&shape, ld, ROWS_COUNT);
-    if (!back && !h && q->type == DTYPE_BF16 && cudnn_pays(&shape) && state.n < MOST_HANDLES) {
+    strides_of(ld, g, op);
+    handle *h = find_handle(&shape, ld, ROWS_COUNT);
+    if (!h && q->type == DTYPE_BF16 && cudnn_pays(&shape) && state.n < MOST_HANDLES) {
         h = &state.handles[state.n++];
         *h = {};
         h->shape = shape;
@@ -256,15 +263,17 @@ attention_rows rows_at(const tensor *t) { return {t->data, t->ld}; }
 
 /* false, nothing done: cuDNN cannot take this micro-batch. An error in running goes to f. */
 bool by_cudnn(handle *h, const batch_info *b, const attention_operands *x, const int32_t *cu, void *workspace,
-              failure *f) {
+              bool back, failure *f) {
     failure why = {};
     if (!h || !h->cudnn || b->docs > h->most_docs) return false;
+    if (back && x->dq.ld != x->q.ld) return false;
     if (!cudnn_attention_prepare(h->cudnn, cu, b->docs, b->longest, cuda_stream(), &why)) {
         log_warning("attention by own kernels from here on: %s", why.text);
         h->most_docs = 0;
         return false;
     }
-    (void)cudnn_attention_forward(h->cudnn, x, workspace, cuda_stream(), f);
+    (void)(back ? cudnn_attention_backward(h->cudnn, x, workspace, cuda_stream(), f)
+                : cudnn_attention_forward(h->cudnn, x, workspace, cuda_stream(), f));
     return true;
 }
 
@@ -285,9 +294,9 @@ void run(const kernel_call *call, const attention_operands *x, const tensor *q, 
     const int64_t ld[ROWS_COUNT] = {x->q.ld, x->k.ld, x->v.ld, x->o.ld, x->dout.ld, x->dq.ld, x->dk.ld, x->dv.ld};
     char *scratch = (char *)call->scratch;
     int32_t *bounds = (int32_t *)cuda_take(&scratch, attention_bounds_size(shape.N));
-    handle *h = q->type == DTYPE_BF16 && !back ? find_handle(&shape, ld, ROWS_DO) : NULL;
+    handle *h = q->type == DTYPE_BF16 ? find_handle(&shape, ld, back ? ROWS_COUNT : ROWS_DO) : NULL;
     if (f->kind != FAIL_NONE) return;
-    if (by_cudnn(h, b, x, cu, scratch, f)) return;
+    if (by_cudnn(h, b, x, cu, scratch, back, f)) return;
     shape.N = b->rows;
     if (!attention_bounds(bounds, cu, b->docs, shape.N, cuda_stream(), f)) return;
     if (q->type != DTYPE_BF16) simple<float>(&shape, x, bounds, back);

@@ -6,7 +6,8 @@
  * On Hopper and Blackwell the backward's intermediate results (dq in float32, dk and dv per query head, rowsum of
  * dout o) have ragged layouts too and lie in our workspace, sized by rows; elsewhere cuDNN keeps them B x S big.
  * Engines for several query heads per key head take the offsets of dk and dv times H / G, so strided dk and dv go
- * through contiguous buffers there and are copied. */
+ * through contiguous buffers there and are copied.  dq is written at q's offsets, whatever offsets it is given (9.19):
+ * its rows must have q's stride. */
 #include "cudnn_attention.h"
 extern "C" {
 #include "base/memory.h"
@@ -345,6 +346,10 @@ static bool describe(sdpa *s, const attention_shape *shape, const attention_oper
             return fail(f, FAIL_MACHINE, "cuDNN attention: %d rows of stride %lld, expected below 2^31 elements",
                         shape->N, (long long)s->ld[id]);
     }
+    if (s->ld[ID_DQ] != s->ld[ID_Q])
+        return fail(f, FAIL_MACHINE,
+                    "cuDNN attention backward: rows of dq have stride %lld, expected that of q's, %lld",
+                    (long long)s->ld[ID_DQ], (long long)s->ld[ID_Q]);
     return true;
 }
 

@@ -16,8 +16,8 @@ extern "C" {
 
 typedef struct cudnn_attention cudnn_attention;
 
-/* A layout whose dq has stride 0 is for forward only. */
-/* Opens cuDNN (library: path, or NULL for the loader's libcudnn.so.9) on the current device and compiles the plans for
+/* A layout whose dq has stride 0 is for forward only; else dq needs q's row stride.
+ * Opens cuDNN (library: path, or NULL for the loader's libcudnn.so.9) on the current device and compiles the plans for
  * (max_docs, shape->N).  false, with the reason in f: no cuDNN, too old, or no engine for this shape. */
 bool cudnn_attention_open(cudnn_attention **out, const attention_shape *shape, const attention_operands *layout,
                           int max_docs, const char *library, failure *f);

@@ -145,6 +145,13 @@ static void place_op(graph *g, const graph_op *o) {
     }
 }
 
+/* dq gets q's row stride: cuDNN's backward knows one for both. */
+static void align_query_gradient(graph *g, const graph_op *o) {
+    graph_value *dq = &g->values[o->out[0]];
+    int64_t ld = value_ld(g, o->in[1]); /* q */
+    if (!dq->base && dq->role == ROLE_TEMP && dq->ld < ld) dq->ld = ld;
+}
+
 /* The types that ops see: frozen params in the compute type, trainable ones through a copy of it. */
 static void choose_types(graph *g) {
     int n = (int)arrlen(g->values);
@@ -170,4 +177,6 @@ void pass_layout(graph *g) {
                         kind == OP_gate_up_bwd || kind == OP_norm_qkv_rope || kind == OP_qkv_bwd;
         if (products) place_op(g, &g->ops[i]);
     }
+    for (int i = 0; i < arrlen(g->ops); i++)
+        if (g->ops[i].kind == OP_attention_bwd) align_query_gradient(g, &g->ops[i]);
 }

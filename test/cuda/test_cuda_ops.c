@@ -15,6 +15,8 @@
 /* Of value + root mean square of the output. bfloat16: the largest deviation, and beside it a normalized mean square
  * error of at most 1e-4. */
 static const double FORWARD_TOLERANCE = 1e-5, BACKWARD_TOLERANCE = 5e-5, BF16_TOLERANCE = 2e-2, BF16_NMSE = 1e-4;
+/* cuDNN rounds dk and dv of every query head to bf16 before it adds up the heads of a group. */
+static const double BF16_GROUP_TOLERANCE = 3e-2;
 
 /* ---- the expected values ---- */
 
@@ -114,7 +116,7 @@ static bool check_output(const device_call *d, const expected *e, int k) {
     double squares = 0, error = 0,
            tolerance = forward_of(d->set->kind) == OP_COUNT && d->set->kind != OP_qkv_bwd ? FORWARD_TOLERANCE
                                                                                           : BACKWARD_TOLERANCE;
-    if (d->compute == DTYPE_BF16) tolerance = BF16_TOLERANCE;
+    if (d->compute == DTYPE_BF16) tolerance = d->set->kind == OP_attention_bwd ? BF16_GROUP_TOLERANCE : BF16_TOLERANCE;
     for (int64_t i = 0; i < n; i++) squares += (double)e->out[k][i] * (double)e->out[k][i];
     double rms = n ? sqrt(squares / (double)n) : 0;
     for (int64_t i = 0; i < n; i++) {
