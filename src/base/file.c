@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,23 @@ bool file_write(const char *path, const void *data, size_t bytes, failure *f) {
     if (file_writer_write(w, data, bytes, f)) return file_writer_commit(w, f);
     file_writer_abort(w);
     return false;
+}
+
+bool file_rename(const char *from, const char *to, failure *f) {
+    if (rename(from, to) != 0) return fail_errno(f, FAIL_MACHINE, "%s: cannot become %s", from, to);
+    return sync_folder(to, f);
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+bool file_remove(const char *path, failure *f) {
+    struct stat st;
+    if (lstat(path, &st) != 0 && errno == ENOENT) return true;
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0) return true;
+    return fail_errno(f, FAIL_MACHINE, "%s: cannot remove", path);
 }
 
 bool file_exists(const char *path) {

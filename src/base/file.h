@@ -29,6 +29,10 @@ bool file_write(const char *path, const void *data, size_t bytes, failure *f); /
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 bool file_make_folders(const char *path, failure *f);
+/* Renames a file or folder (an older file goes, an older folder must be empty) and fsyncs the folder it lies in. */
+bool file_rename(const char *from, const char *to, failure *f);
+/* Removes a file, or a folder with all that is in it (links themselves, not what they name); nothing there is fine. */
+bool file_remove(const char *path, failure *f);
 /* A folder that can be written, or one that can be made (then its nearest parent there is counts); makes nothing. */
 bool file_check_folder(const char *path, failure *f);
 char *path_join(arena *a, const char *folder, const char *name); /* an absolute name wins */

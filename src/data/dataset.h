@@ -40,6 +40,8 @@ typedef struct {
 bool dataset_load(dataset *d, const dataset_options *o, const tokenizer *t, const chat_format *c, failure *f);
 void dataset_free(dataset *d);
 int64_t dataset_count(const dataset *d);
+/* Of tokens, labels and the edges of examples: equal for equal training data, whatever the files are called. */
+uint64_t dataset_fingerprint(const dataset *d);
 
 /* Rows of one epoch: examples placed into rows of max_length. The number of rows depends on the lengths alone, so every
  * epoch has as many. */
@@ -77,6 +79,8 @@ bool loader_open(loader **out, const dataset *d, const loader_options *o, failur
 void loader_close(loader *l);
 const dataset *loader_data(const loader *l);
 int64_t loader_steps(const loader *l); /* optimizer steps of the whole run */
+int64_t loader_rows(const loader *l);  /* packed rows of an epoch */
+int64_t loader_row(const loader *l);   /* rows dealt of the epoch that is being dealt: the index of the next one */
 double loader_epoch(const loader *l);  /* epochs done, as a fraction, after the step dealt last */
 /* The step dealt next is the one after `step` steps, as if they had been dealt (to go on from a checkpoint). */
 void loader_seek(loader *l, int64_t step);

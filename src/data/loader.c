@@ -70,6 +70,8 @@ void loader_close(loader *l) {
 
 const dataset *loader_data(const loader *l) { return l->d; }
 int64_t loader_steps(const loader *l) { return l->steps; }
+int64_t loader_rows(const loader *l) { return l->rows.rows; }
+int64_t loader_row(const loader *l) { return l->row < l->rows.rows ? l->row : 0; }
 double loader_epoch(const loader *l) { return (double)l->step / (double)l->steps_per_epoch; }
 
 void loader_seek(loader *l, int64_t step) {

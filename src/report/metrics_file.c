@@ -24,14 +24,16 @@ static size_t line_start(const char *text, size_t end) {
     return at;
 }
 
-/* The "step" of a line, whose last byte becomes NUL; -1 when it is none of ours. */
-static int64_t step_of(char *line, size_t n) {
+/* The "step" of a line, whose last byte becomes NUL; -1 when it is none of ours. *evaluation: what kind it is. */
+static int64_t step_of(char *line, size_t n, bool *evaluation) {
     failure ignored;
     cJSON *root;
     line[n - 1] = 0;
+    *evaluation = false;
     if (!json_parse(&root, line, n - 1, "line", &ignored)) return -1;
     int64_t step = -1;
     bool ours = cJSON_IsObject(root) && json_get_int(root, "step", 0, INT64_MAX / 2, &step, "line", &ignored);
+    *evaluation = ours && cJSON_HasObjectItem(root, "eval_loss");
     cJSON_Delete(root);
     return ours ? step : -1;
 }
@@ -62,13 +64,15 @@ bool metrics_file_open(metrics_file *m, const char *path, bool goes_on, failure 
     return false;
 }
 
-bool metrics_file_keep(metrics_file *m, int64_t step, failure *f) {
+bool metrics_file_keep(metrics_file *m, int64_t step, bool evaluated, failure *f) {
     char *text;
     size_t size, at;
     TRY(read_lines(m, &text, &size, &at, f));
     for (size_t start; at; at = start) { /* steps stand in order: only the end of the file is looked at */
         start = line_start(text, at);
-        if (step_of(text + start, at - start) <= step) break;
+        bool evaluation;
+        int64_t found = step_of(text + start, at - start, &evaluation);
+        if (found < step || (found == step && (evaluated || !evaluation))) break;
     }
     free(text);
     return at == size || cut(m, at, f);

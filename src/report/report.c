@@ -33,21 +33,21 @@ static double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static bool goes_on(const config *c) { return c->resume_from_checkpoint[0] != 0; }
-
-bool report_open(report **out, const config *c, failure *f) {
+bool report_open(report **out, const config *c, bool goes_on, failure *f) {
     TRY(file_make_folders(c->output_dir, f));
     report *r = xcalloc(1, sizeof *r);
     *r = (report){.c = c, .terminal = isatty(STDOUT_FILENO) == 1};
     const char *old = path_join(&r->names, c->output_dir, "summary.json");
-    bool ok = metrics_file_open(&r->metrics, path_join(&r->names, c->output_dir, "metrics.jsonl"), goes_on(c), f);
+    bool ok = metrics_file_open(&r->metrics, path_join(&r->names, c->output_dir, "metrics.jsonl"), goes_on, f);
     if (ok && unlink(old) != 0 && errno != ENOENT) ok = fail_errno(f, FAIL_MACHINE, "%s: cannot remove", old);
     if (!ok) return report_close(r), false;
     *out = r;
     return true;
 }
 
-bool report_resume(report *r, int64_t step, failure *f) { return metrics_file_keep(&r->metrics, step, f); }
+bool report_resume(report *r, int64_t step, bool evaluated, failure *f) {
+    return metrics_file_keep(&r->metrics, step, evaluated, f);
+}
 
 void report_close(report *r) {
     if (!r) return;
@@ -175,6 +175,9 @@ static void put_summary(text_buf *t, const run_summary *s, const config *c) {
     put_double(t, next, "first_loss", s->first_loss);
     put_double(t, next, "eval_loss", s->eval_loss);
     put_int(t, next, "skipped_steps", s->skipped_steps);
+    put_int(t, next, "resumed_from", s->resumed_from);
+    put_int(t, next, "checkpoints", s->checkpoints);
+    put_double(t, next, "save_seconds", s->save_seconds);
     put_int(t, next, "tokens", s->tokens);
     put_int(t, next, "label_tokens", s->label_tokens);
     put_int(t, next, "slots", s->slots);

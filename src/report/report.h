@@ -21,15 +21,19 @@ typedef struct {
     double packing_efficiency;                                /* tokens / slots */
     double gpu_util, peak_memory_gib, seconds, start_seconds; /* start: from the program's start to the first step */
     double eval_loss;                                         /* NAN when nothing was evaluated */
+    int64_t resumed_from;                                     /* step of the checkpoint; 0: the run began here */
+    int64_t checkpoints;                                      /* saved */
+    double save_seconds;                                      /* that steps waited for them */
 } run_summary;
 
 typedef struct report report;
-/* Makes OUTPUT_DIR and opens its metrics.jsonl: afresh, or to go on with after a resume. An old summary.json goes, so
+/* Makes OUTPUT_DIR and opens its metrics.jsonl: afresh, or to go on with. An old summary.json goes, so
  * that a broken run leaves none. Progress goes to standard output: one rewritten line on a terminal, else a key=value
  * line per logging_steps (and for the first and last step). `c` must outlive the report. */
-bool report_open(report **out, const config *c, failure *f);
-/* Behind report_open, for a run that goes on after `step`: lines about later steps leave metrics.jsonl. */
-bool report_resume(report *r, int64_t step, failure *f);
+bool report_open(report **out, const config *c, bool goes_on, failure *f);
+/* Behind report_open, for a run that goes on after `step`: lines about later steps leave metrics.jsonl, and that of the
+ * evaluation behind `step` unless `evaluated`. */
+bool report_resume(report *r, int64_t step, bool evaluated, failure *f);
 bool report_step(report *r, const step_metrics *m, failure *f); /* appends one whole line to metrics.jsonl */
 /* Appends {"step", "skipped_rows"} about a step without an update; rows: JSON text, file name -> row numbers. It may
  * bring further members. */

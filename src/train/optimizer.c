@@ -8,6 +8,7 @@
 struct optimizer {
     session *s;
     optim_group *groups; /* stb_ds, one per trainable param */
+    vid *params;         /* stb_ds, parallel */
     int64_t steps;       /* taken so far: Adam's bias correction */
 };
 
@@ -31,6 +32,7 @@ static bool add_group(optimizer *o, vid v, failure *f) {
     g.m = m, g.v = u;
     if (value->working) g.working = executor_tensor(s->x, value->working);
     arrput(o->groups, g);
+    arrput(o->params, v);
     return ok;
 }
 
@@ -53,6 +55,7 @@ void optimizer_close(optimizer *o) {
         o->s->b->free(o->groups[i].v);
     }
     arrfree(o->groups);
+    arrfree(o->params);
     free(o);
 }
 
@@ -60,6 +63,33 @@ int64_t optimizer_params(const optimizer *o) {
     int64_t n = 0;
     for (int i = 0; i < arrlen(o->groups); i++) n += o->groups[i].n;
     return n;
+}
+
+int optimizer_count(const optimizer *o) { return (int)arrlen(o->groups); }
+vid optimizer_param(const optimizer *o, int i) { return o->params[i]; }
+int64_t optimizer_updates(const optimizer *o) { return o->steps; }
+
+static float *part_of(const optimizer *o, int i, optimizer_part part) {
+    const optim_group *g = &o->groups[i];
+    return part == OPTIMIZER_WEIGHT ? g->weight : part == OPTIMIZER_MEAN ? g->m : g->v;
+}
+
+bool optimizer_read(const optimizer *o, int i, optimizer_part part, float *to, failure *f) {
+    return o->s->b->download(to, part_of(o, i, part), (size_t)o->groups[i].n * sizeof *to, f);
+}
+
+bool optimizer_write(optimizer *o, int i, optimizer_part part, const float *from, failure *f) {
+    return o->s->b->upload(part_of(o, i, part), from, (size_t)o->groups[i].n * sizeof *from, f);
+}
+
+bool optimizer_restored(optimizer *o, int64_t updates, failure *f) {
+    optim_group *working = NULL;
+    o->steps = updates;
+    for (int i = 0; i < optimizer_count(o); i++)
+        if (o->groups[i].working.data) arrput(working, o->groups[i]);
+    bool ok = !working || o->s->b->publish(working, (int)arrlen(working), f);
+    arrfree(working);
+    return ok;
 }
 
 bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f) {

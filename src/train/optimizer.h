@@ -13,5 +13,17 @@ int64_t optimizer_params(const optimizer *o); /* trainable weights */
  * max_grad_norm (0: no limit). When it is not finite nothing changes and the step does not count.
  * Adapters decay by weight_decay; of a model's own params, norms and biases do not (transformers' Trainer). */
 bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f);
+
+/* ---- for checkpoints: the trainable params in the program's order, each with what belongs to it ---- */
+typedef enum { OPTIMIZER_WEIGHT, OPTIMIZER_MEAN, OPTIMIZER_SQUARE, OPTIMIZER_PARTS } optimizer_part;
+int optimizer_count(const optimizer *o);
+vid optimizer_param(const optimizer *o, int i);
+/* All elements of a part of param i, float32. After writes: optimizer_restored. */
+bool optimizer_read(const optimizer *o, int i, optimizer_part part, float *to, failure *f);
+bool optimizer_write(optimizer *o, int i, optimizer_part part, const float *from, failure *f);
+int64_t optimizer_updates(const optimizer *o); /* steps that counted */
+/* The next step is the one after `updates`; working copies follow the weights. */
+bool optimizer_restored(optimizer *o, int64_t updates, failure *f);
+
 bool optimizer_decays(const char *param_name);
 #endif

@@ -6,20 +6,20 @@
 
 #include <string.h>
 
-static bool is_full(const config *c) { return strcmp(c->tuner_type, "full") == 0; }
+bool save_is_full(const config *c) { return strcmp(c->tuner_type, "full") == 0; }
 
-bool save_check_folder(const session *s, failure *f) {
+bool save_check_folder(const session *s, bool goes_on, failure *f) {
     const config *c = s->c;
     static const char *const results[] = {"adapter_config.json", "adapter_model.safetensors", "model.safetensors",
                                           "model.safetensors.index.json", "metrics.jsonl"};
     arena a = {0};
     bool ok = true;
-    if (is_full(c)) ok = model_folder_check(c->output_dir, s->folder, true, f);
+    if (save_is_full(c)) ok = model_folder_check(c->output_dir, s->folder, true, f);
     else if (file_exists(path_join(&a, c->output_dir, "config.json")))
         ok = fail(f, FAIL_INPUT,
                   "output_dir: %s holds a model, to which loaders would apply this adapter; choose another folder",
                   c->output_dir);
-    for (size_t i = 0; ok && !c->overwrite_output_dir && i < sizeof results / sizeof *results; i++)
+    for (size_t i = 0; ok && !goes_on && !c->overwrite_output_dir && i < sizeof results / sizeof *results; i++)
         if (file_exists(path_join(&a, c->output_dir, results[i])))
             ok = fail(f, FAIL_INPUT,
                       "output_dir: %s already holds %s; name another folder, or give --overwrite_output_dir",
@@ -28,75 +28,85 @@ bool save_check_folder(const session *s, failure *f) {
     return ok;
 }
 
-/* Trained param v in host memory, converted to the type it is stored in; NULL on failure. */
-static void *download_param(session *s, vid v, dtype stored, failure *f) {
-    int64_t n = value_count(&s->g.values[v]);
-    float *w = xmalloc((size_t)n * sizeof *w);
-    if (!executor_download(s->x, v, w, n, f)) {
-        free(w);
-        return NULL;
-    }
-    if (stored == DTYPE_F32) return w;
-    void *out = xmalloc((size_t)n * dtype_size(stored));
-    dtype_from_f32(out, stored, w, (size_t)n);
-    free(w);
-    return out;
-}
-
 static int by_name(const void *a, const void *b) {
     const st_entry *x = a, *y = b;
     return strcmp(x->name, y->name);
 }
 
-static bool save_adapter(session *s, failure *f) {
+static bool write_adapter(snapshot *p, const char *path, failure *f) {
     st_entry *entries = NULL;
-    bool ok = true;
-    for (vid v = 1; v < arrlen(s->g.values) && ok; v++) {
-        const graph_value *value = &s->g.values[v];
-        if (value->role != ROLE_PARAM || !value->trainable) continue;
+    for (int i = 0; i < arrlen(p->params); i++) {
+        const graph_value *value = &p->s->g.values[p->params[i]];
         st_entry e = {value->name, DTYPE_F32, 2, {value->rows, value->cols, 1, 1}, NULL};
-        e.data = download_param(s, v, DTYPE_F32, f);
-        ok = e.data != NULL;
         arrput(entries, e);
     }
-    qsort(entries, (size_t)arrlen(entries), sizeof *entries, by_name);
-    const char *path = path_join(&s->memory, s->c->output_dir, "adapter_model.safetensors");
-    ok = ok && st_write(path, entries, (int)arrlen(entries), f) && adapter_config_write(&s->lora, s->c->output_dir, f);
-    for (int i = 0; i < arrlen(entries); i++) free((void *)(uintptr_t)entries[i].data);
+    qsort(entries, arrlenu(entries), sizeof *entries, by_name);
+    st_writer *w = NULL;
+    bool ok = st_writer_open(&w, path, entries, (int)arrlen(entries), f);
+    for (int i = 0; ok && i < arrlen(entries); i++) {
+        const float *data = snapshot_tensor(p, snapshot_find(p, entries[i].name), OPTIMIZER_WEIGHT, f);
+        size_t bytes = (size_t)(entries[i].dim[0] * entries[i].dim[1]) * sizeof *data;
+        ok = data && st_writer_add(w, data, bytes, f);
+    }
     arrfree(entries);
-    return ok;
+    if (ok) return st_writer_commit(w, f);
+    st_writer_abort(w);
+    return false;
 }
 
 /* Tensor i of the model's files: as trained, or (one that the program does not use) as it was. */
 static bool write_tensor(void *context, st_writer *w, int i, failure *f) {
-    session *s = context;
-    const st_tensor *t = st_at(s->weights, i);
+    snapshot *p = context;
+    const st_tensor *t = st_at(p->s->weights, i);
     size_t bytes = (size_t)t->count * dtype_size(t->type);
-    vid v = graph_find(&s->g, t->name);
-    if (!v) return st_writer_add(w, t->data, bytes, f);
-    void *data = download_param(s, v, t->type, f);
-    bool ok = data && st_writer_add(w, data, bytes, f);
-    free(data);
+    int trained = snapshot_find(p, t->name);
+    if (trained < 0) return st_writer_add(w, t->data, bytes, f);
+    const float *data = snapshot_tensor(p, trained, OPTIMIZER_WEIGHT, f);
+    if (!data || t->type == DTYPE_F32) return data && st_writer_add(w, data, bytes, f);
+    void *stored = xmalloc(bytes);
+    dtype_from_f32(stored, t->type, data, (size_t)t->count);
+    bool ok = st_writer_add(w, stored, bytes, f);
+    free(stored);
     return ok;
 }
 
 /* config.json with tie_word_embeddings false, so that loaders take the head that was trained. */
-static bool write_untied_config(session *s, failure *f) {
+static bool write_untied_config(const session *s, const char *folder, failure *f) {
     cJSON *root;
-    TRY(json_read(&root, path_join(&s->memory, s->folder, "config.json"), f));
-    cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
-    cJSON_AddBoolToObject(root, "tie_word_embeddings", false);
-    char *text = cJSON_Print(root);
-    bool ok = file_write(path_join(&s->memory, s->c->output_dir, "config.json"), text, strlen(text), f);
-    cJSON_free(text);
-    cJSON_Delete(root);
+    arena a = {0};
+    bool ok = json_read(&root, path_join(&a, s->folder, "config.json"), f);
+    if (ok) {
+        cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
+        cJSON_AddBoolToObject(root, "tie_word_embeddings", false);
+        char *text = cJSON_Print(root);
+        ok = file_write(path_join(&a, folder, "config.json"), text, strlen(text), f);
+        cJSON_free(text);
+        cJSON_Delete(root);
+    }
+    arena_free(&a);
     return ok;
 }
 
-bool save_result(session *s, failure *f) {
+static bool save_model(snapshot *p, const char *folder, failure *f) {
+    const session *s = p->s;
     model_folder_size size;
-    if (!is_full(s->c)) return save_adapter(s, f);
-    return model_folder_write(s->c->output_dir, s->weights, MODEL_FOLDER_SHARD_BYTES, write_tensor, s, &size, f) &&
-           model_folder_copy_others(s->c->output_dir, s->folder, f) &&
-           (!s->untied_by_file || write_untied_config(s, f));
+    return model_folder_write(folder, s->weights, MODEL_FOLDER_SHARD_BYTES, write_tensor, p, &size, f) &&
+           model_folder_copy_others(folder, s->folder, f) && (!s->untied_by_file || write_untied_config(s, folder, f));
+}
+
+bool save_weights(snapshot *p, const char *folder, failure *f) {
+    if (save_is_full(p->s->c)) return save_model(p, folder, f);
+    arena a = {0};
+    bool ok = write_adapter(p, path_join(&a, folder, "adapter_model.safetensors"), f) &&
+              adapter_config_write(&p->s->lora, folder, f);
+    arena_free(&a);
+    return ok;
+}
+
+bool save_result(const session *s, failure *f) {
+    snapshot p;
+    TRY(snapshot_open(&p, s, NULL, false, f));
+    bool ok = save_weights(&p, s->c->output_dir, f);
+    snapshot_close(&p);
+    return ok;
 }

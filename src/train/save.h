@@ -1,10 +1,15 @@
-/* save.h - the result of a run: a PEFT adapter folder, or a model folder after full tuning. */
+/* save.h - what was trained, as files: a PEFT adapter folder, or a model folder after full tuning. */
 #ifndef TRAIN_SAVE_H
 #define TRAIN_SAVE_H
-#include "train/session.h"
+#include "train/snapshot.h"
 
-/* Refuses an output_dir that already holds a result (unless overwrite_output_dir), or that is the model's own. */
-bool save_check_folder(const session *s, failure *f);
-/* Writes what was trained into output_dir. */
-bool save_result(session *s, failure *f);
+/* Refuses an output_dir that already holds a result (unless overwrite_output_dir, or `goes_on`: a run that was broken
+ * off goes on there), or that is the model's own. */
+bool save_check_folder(const session *s, bool goes_on, failure *f);
+/* Writes what was trained into a folder that is there. Of the session only what does not change in training is read
+ * beside the snapshot, so a thread may do it. */
+bool save_weights(snapshot *p, const char *folder, failure *f);
+/* The result of a run: the weights as they are now, into output_dir. */
+bool save_result(const session *s, failure *f);
+bool save_is_full(const config *c); /* tuner_type */
 #endif

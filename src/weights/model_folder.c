@@ -166,11 +166,14 @@ bool model_folder_write(const char *output, const st_set *like, int64_t shard_by
     return ok;
 }
 
-/* Weights in any form, hidden files, and the card that describes the model as it was. */
+/* Weights in any form, hidden files, the card that describes the model as it was, and what training runs left. */
 static bool is_left_behind(const char *name) {
     static const char *const ends[] = {".safetensors", ".index.json", ".bin",     ".pt", ".pth",
                                        ".gguf",        ".h5",         ".msgpack", ".ot", ".onnx"};
-    if (name[0] == '.' || strcmp(name, "README.md") == 0) return true;
+    static const char *const names[] = {"README.md", "trainer_state.json", "run_state.json", "args.json"};
+    if (name[0] == '.') return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return true;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (ends_with(name, ends[i])) return true;
     return false;
