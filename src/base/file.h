@@ -28,6 +28,7 @@ bool file_write(const char *path, const void *data, size_t bytes, failure *f); /
 
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
+bool file_is_same(const char *a, const char *b); /* both are there and are one file or folder */
 bool file_make_folders(const char *path, failure *f);
 /* Renames a file or folder (an older file goes, an older folder must be empty) and fsyncs the folder it lies in. */
 bool file_rename(const char *from, const char *to, failure *f);

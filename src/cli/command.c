@@ -64,7 +64,7 @@ static void print_help(const command *one) {
     config_print_help(stdout);
     printf("\nExit codes: 0 done, 1 the input is wrong, 2 the command line is wrong, 3 the machine (device, disk, "
            "memory),\n"
-           "130 interrupted; this version then saves nothing.\n");
+           "130 interrupted by SIGINT or SIGTERM; a training run saves a checkpoint first.\n");
 }
 
 static bool has_flag(int argc, char **argv, const char *flag) {

@@ -159,7 +159,8 @@ static bool publish(const char *made, const char *path, failure *f) {
 bool checkpoint_write(snapshot *p, const run_state *state, failure *f) {
     const config *c = p->s->c;
     arena a = {0};
-    const char *path = checkpoint_path(&a, c->output_dir, state->step), *made = arena_printf(&a, "%s%s", path, temporary);
+    const char *path = checkpoint_path(&a, c->output_dir, state->step),
+               *made = arena_printf(&a, "%s%s", path, temporary);
     failure ignored = {0};
     bool ok = checkpoint_clean(c->output_dir, f) && write_files(p, state, made, f) && publish(made, path, f);
     if (!ok) file_remove(made, &ignored);
@@ -220,8 +221,8 @@ bool checkpoint_restore(const checkpoint *c, optimizer *o, const session *s, fai
         for (int part = 0; part < OPTIMIZER_PARTS && ok; part++) {
             bool adapter = part == OPTIMIZER_WEIGHT && !c->full;
             const char *name = adapter ? value->name : tensor_name(&a, (optimizer_part)part, value->name);
-            ok = restore_tensor(adapter ? c->weights : c->optimizer, name, o, i, (optimizer_part)part, value,
-                                c->folder, f);
+            ok = restore_tensor(adapter ? c->weights : c->optimizer, name, o, i, (optimizer_part)part, value, c->folder,
+                                f);
             tensors++;
         }
     }

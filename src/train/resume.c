@@ -12,16 +12,41 @@
 
 /* Without effect on the steps to come, ... */
 static const char *const free_keys[] = {
-    "config_file",        "output_dir",       "overwrite_output_dir",  "logging_steps",  "eval_steps",
-    "save_steps",         "save_total_limit", "resume_from_checkpoint", "threads",       "gradient_checkpointing",
-    "val_dataset",        "strict",           "per_device_eval_batch_size",
+    "config_file",
+    "output_dir",
+    "overwrite_output_dir",
+    "logging_steps",
+    "eval_steps",
+    "save_steps",
+    "save_total_limit",
+    "resume_from_checkpoint",
+    "threads",
+    "gradient_checkpointing",
+    "val_dataset",
+    "max_skipped_steps",
+    "strict",
+    "per_device_eval_batch_size",
     /* ... of other commands, ... */
-    "prompt",             "max_new_tokens",   "temperature",           "top_p",          "top_k",
-    "exact_match",        "dump",             "bench_steps",           "bench_mean_length", "bench_ops",
-    "bench_paths",        "explain",
+    "prompt",
+    "max_new_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "exact_match",
+    "dump",
+    "bench_steps",
+    "bench_mean_length",
+    "bench_ops",
+    "bench_paths",
+    "explain",
     /* ... or compared by what they lead to: files by content, batches by their product, epochs by steps. */
-    "model",              "dataset",          "adapter",               "per_device_train_batch_size",
-    "gradient_accumulation_steps", "num_train_epochs", "max_steps",
+    "model",
+    "dataset",
+    "adapter",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "max_steps",
 };
 /* The same run in other arithmetic: allowed, with a warning. */
 static const char *const rounding_keys[] = {"device", "use_liger_kernel", "fuse_rules", "deterministic"};
@@ -90,10 +115,11 @@ static bool same_settings(const cJSON *then, const config *c, const char *folder
     if (ok) compare(&differences, then, now, folder);
     if (ok) cJSON_Delete(now);
     if (ok && differences.size)
-        ok = fail(f, FAIL_INPUT,
-                  "resume_from_checkpoint: %s is of another run:%s\nSet these as they were, or start a new run from its "
-                  "weights (--adapter, or --model after full tuning) in another output_dir",
-                  folder, differences.data);
+        ok =
+            fail(f, FAIL_INPUT,
+                 "resume_from_checkpoint: %s is of another run:%s\nSet these as they were, or start a new run from its "
+                 "weights (--adapter, or --model after full tuning) in another output_dir",
+                 folder, differences.data);
     text_free(&text);
     text_free(&differences);
     return ok;
@@ -137,12 +163,17 @@ static bool find_newest(resume *r, const char *folder) {
     return r->kind == RESUME_BEHIND;
 }
 
-static bool find_auto(resume *r, const config *c, failure *f) {
+static bool is_in_output(const config *c, const char *name) {
     arena a = {0};
+    bool there = file_exists(path_join(&a, c->output_dir, name));
+    arena_free(&a);
+    return there;
+}
+
+static bool find_auto(resume *r, const config *c, failure *f) {
     TRY(find_finished(r, c, f));
     if (r->kind == RESUME_FINISHED || find_newest(r, c->output_dir)) return r->goes_on = true;
-    r->goes_on = file_exists(path_join(&a, c->output_dir, "metrics.jsonl")); /* a run that was broken off early */
-    arena_free(&a);
+    r->goes_on = is_in_output(c, "metrics.jsonl"); /* of a run that was broken off early */
     log_info("resume_from_checkpoint: %s has no whole checkpoint, the run starts at its first step", c->output_dir);
     return true;
 }
@@ -157,11 +188,13 @@ static bool find_path(resume *r, const config *c, failure *f) {
     else if (own) ok = checkpoint_open(&r->from, path, f) || fail_in(f, "resume_from_checkpoint");
     else if (!find_newest(r, path))
         ok = fail(f, FAIL_INPUT,
-                  "resume_from_checkpoint: %s is no checkpoint of this program (no run_state.json) and holds none", path);
+                  "resume_from_checkpoint: %s is no checkpoint of this program (no run_state.json) and holds none",
+                  path);
     arena_free(&a);
     TRY(ok);
+    const char *parent = path_join(&r->from.memory, r->from.folder, "..");
     r->kind = RESUME_BEHIND;
-    r->goes_on = true;
+    r->goes_on = file_is_same(parent, c->output_dir) && !is_in_output(c, "summary.json");
     return true;
 }
 
@@ -178,7 +211,7 @@ bool resume_find(resume *r, const config *c, failure *f) {
     TRY(strcmp(from, "auto") == 0 ? find_auto(r, c, f) : find_path(r, c, f));
     if (r->kind != RESUME_BEHIND) return true;
     TRY(same_settings(r->from.args, c, r->from.folder, f));
-    if (r->from.state.step == r->from.state.steps && strcmp(from, "auto") != 0) TRY(find_finished(r, c, f));
+    if (r->from.state.step == r->from.state.steps && !r->goes_on) TRY(find_finished(r, c, f));
     if (r->kind == RESUME_BEHIND) say_where(r);
     return true;
 }

@@ -12,8 +12,8 @@ typedef enum { RESUME_FRESH, RESUME_BEHIND, RESUME_FINISHED } resume_kind;
 
 typedef struct {
     resume_kind kind;
-    bool goes_on;      /* output_dir may hold files of this run */
-    checkpoint from;   /* RESUME_BEHIND */
+    bool goes_on;    /* output_dir may hold files of this run */
+    checkpoint from; /* RESUME_BEHIND */
 } resume;
 
 /* Looks for what the config names and compares the settings; reads no weights of the model. Says on standard error what

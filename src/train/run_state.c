@@ -1,6 +1,7 @@
 /* run_state.c - the state of a run as JSON and back; see run_state.h. Doubles are written so that they read back as the
  * same bits. */
 #include "train/run_state.h"
+#include "base/file.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -30,8 +31,10 @@ typedef struct {
 } member;
 
 static const member members[] = {
-#define MEMBER(kind, name)      {#name, offsetof(run_state, name), kind}
-#define INNER(kind, part, name) {#part "_" #name, offsetof(run_state, part.name), kind}
+#define MEMBER(kind, name)                                                                                             \
+    { #name, offsetof(run_state, name), kind }
+#define INNER(kind, part, name)                                                                                        \
+    { #part "_" #name, offsetof(run_state, part.name), kind }
     MEMBER(COUNT, step),
     MEMBER(COUNT, steps),
     MEMBER(NUMBER, epoch),
@@ -75,7 +78,8 @@ void run_state_put(text_buf *out, const run_state *s, const config *c) {
         else text_printf(out, "\"%016llx\"", (unsigned long long)*(const uint64_t *)at);
     }
     put_key(out, "rng");
-    text_printf(out, "{\"seed\": %lld, \"is_a_function_of\": [\"seed\", \"epoch\", \"step\", \"micro_batch\", \"element\"]}",
+    text_printf(out,
+                "{\"seed\": %lld, \"is_a_function_of\": [\"seed\", \"epoch\", \"step\", \"micro_batch\", \"element\"]}",
                 (long long)c->seed);
     text_puts(out, "\n}\n");
 }
@@ -105,8 +109,8 @@ static bool read_state(run_state *s, const cJSON *root, const char *place, failu
     TRY(json_need(root, "format", place, f));
     TRY(json_get_int(root, "format", 0, NEWEST, &format, place, f));
     if (format != FORMAT)
-        return fail(f, FAIL_INPUT, "%s: format %lld, this version reads %d; go on with the version that wrote it", place,
-                    (long long)format, FORMAT);
+        return fail(f, FAIL_INPUT, "%s: format %lld, this version reads %d; go on with the version that wrote it",
+                    place, (long long)format, FORMAT);
     for (int i = 0; i < MEMBERS; i++) TRY(read_member(s, &members[i], root, place, f));
     if (s->step > 0 && s->step <= s->steps && s->updates <= s->step) return true;
     return fail(f, FAIL_INPUT, "%s: step %lld of %lld with %lld updates cannot be", place, (long long)s->step,

@@ -1,4 +1,4 @@
-/* trainer.h - the training loop over a started session, and evaluation of a data set. */
+/* trainer.h - what a run does over a started session: one step, and the evaluation of a data set. */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 #include "data/dataset.h"
@@ -11,14 +11,11 @@ int train_slots(const config *c);
 /* The first recompute level whose plan fits the backend's memory; leaves the program built at that level. With
  * gradient_checkpointing other than auto: that level. */
 bool train_build(session *s, failure *f);
-/* Runs every step and fills `out` but for start_seconds (begin: clock_seconds() of the program's start). */
-bool train_run(session *s, const dataset *data, const dataset *eval, report *r, double begin, run_summary *out,
-               failure *f);
-
 typedef struct {
     double loss; /* mean over label tokens */
     int64_t tokens, label_tokens;
     double seconds;
+    bool stopped; /* by a signal that waits (base/signals.h): the numbers are of a part */
 } eval_result;
 /* Mean loss of a data set through the forward half of the session's program. */
 bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *f);

@@ -28,14 +28,9 @@ static bool has_content(const char *folder) {
     return found;
 }
 
-static bool same_folder(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 bool model_folder_check(const char *output, const char *model, bool overwrite, failure *f) {
     if (!file_check_folder(output, f)) return fail_in(f, "output_dir");
-    if (same_folder(output, model)) return fail(f, FAIL_INPUT, "output_dir: %s is the model's own folder", output);
+    if (file_is_same(output, model)) return fail(f, FAIL_INPUT, "output_dir: %s is the model's own folder", output);
     arena a = {0};
     bool adapter = file_exists(path_join(&a, output, "adapter_config.json"));
     arena_free(&a);

@@ -85,7 +85,7 @@ static void test_lines_done_again(void **state) {
         want[n] = 0;
         assert_done(file_write(path, lines, strlen(lines), &f), &f);
         assert_done(metrics_file_open(&m, path, true, &f), &f);
-        assert_done(metrics_file_keep(&m, cases[i].step, &f), &f);
+        assert_done(metrics_file_keep(&m, cases[i].step, true, &f), &f);
         holds(want);
         append(&m, "{\"step\": 13}\n");
         metrics_file_close(&m);

@@ -117,7 +117,7 @@ static const run_summary finished = {.steps = 8,
 
 static void run_to_end(fixture *x) {
     report *r;
-    assert_done(report_open(&r, &x->c, &x->f), &x->f);
+    assert_done(report_open(&r, &x->c, x->c.resume_from_checkpoint[0] != 0, &x->f), &x->f);
     for (int64_t step = 1; step <= 8; step++) {
         step_metrics m = metrics_at(step, 8);
         assert_done(report_step(r, &m, &x->f), &x->f);
@@ -216,7 +216,7 @@ static void test_earlier_files(void **state) {
     assert_done(file_write(in_output(x, "summary.json"), "{}", 2, &x->f), &x->f);
     assert_done(file_write(in_output(x, "metrics.jsonl"), "{}\n", 3, &x->f), &x->f);
     x->c.resume_from_checkpoint = "auto";
-    assert_done(report_open(&r, &x->c, &x->f), &x->f);
+    assert_done(report_open(&r, &x->c, x->c.resume_from_checkpoint[0] != 0, &x->f), &x->f);
     step_metrics m = metrics_at(1, 8);
     redirect_to_file(x);
     bool ok = report_step(r, &m, &x->f);
@@ -229,7 +229,7 @@ static void test_earlier_files(void **state) {
     assert_memory_equal(text, both, sizeof both - 1);
     free(text);
     x->c.resume_from_checkpoint = "";
-    assert_done(report_open(&r, &x->c, &x->f), &x->f);
+    assert_done(report_open(&r, &x->c, x->c.resume_from_checkpoint[0] != 0, &x->f), &x->f);
     report_close(r);
     text = read_all(x, in_output(x, "metrics.jsonl"));
     assert_string_equal(text, "");
@@ -241,7 +241,7 @@ static void test_unwritable_output(void **state) {
     report *r;
     assert_done(file_write(x->captured, "x", 1, &x->f), &x->f);
     x->c.output_dir = x->captured; /* a file where a folder should be */
-    assert_false(report_open(&r, &x->c, &x->f));
+    assert_false(report_open(&r, &x->c, x->c.resume_from_checkpoint[0] != 0, &x->f));
     assert_int_equal(x->f.kind, FAIL_MACHINE);
     assert_non_null(strstr(x->f.text, x->captured));
 }

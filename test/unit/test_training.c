@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "fixture_run.h"
+#include "train/training_run.h"
 #include "train/save.h"
 
 typedef struct {
@@ -55,15 +56,18 @@ static void read_steps(training *t, const char *path) {
 
 static void run_training(training *t, void **state, const dataset *d) {
     report *r;
-    MUST(report_open(&r, &t->c, f));
+    run *steps;
+    MUST(report_open(&r, &t->c, false, f));
+    MUST(run_open(&steps, &t->s, d, NULL, f));
     int out = dup(1); /* the lines of progress are no test's output */
     fflush(stdout);
     assert_true(freopen("/dev/null", "w", stdout) != NULL);
-    t->ok = train_run(&t->s, d, NULL, r, 0, &t->sum, &t->f);
+    t->ok = run_train(steps, NULL, r, 0, &t->sum, &t->f);
     fflush(stdout);
     dup2(out, 1);
     close(out);
     report_close(r);
+    run_close(steps);
     read_steps(t, scratch_path(state, "out/metrics.jsonl"));
 }
 
