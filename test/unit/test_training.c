@@ -6,8 +6,8 @@
 
 #include "base/json.h"
 #include "fixture_run.h"
-#include "train/training_run.h"
 #include "train/save.h"
+#include "train/training_run.h"
 
 typedef struct {
     arena memory;
