@@ -156,6 +156,18 @@ static bool publish(const char *made, const char *path, failure *f) {
     return ok;
 }
 
+/* Says which checkpoint is left to go on from. Returns false. */
+static bool lost(const char *path, const char *folder, failure *f) {
+    int64_t *steps = checkpoint_list(folder);
+    failure why = *f;
+    int left = (int)arrlen(steps);
+    if (left)
+        fail(f, why.kind, "%.1500s; %s%lld is whole: go on with --resume_from_checkpoint auto", why.text, prefix,
+             (long long)steps[left - 1]);
+    arrfree(steps);
+    return fail_in(f, "saving %s", path);
+}
+
 bool checkpoint_write(snapshot *p, const run_state *state, failure *f) {
     const config *c = p->s->c;
     arena a = {0};
@@ -164,7 +176,7 @@ bool checkpoint_write(snapshot *p, const run_state *state, failure *f) {
     failure ignored = {0};
     bool ok = checkpoint_clean(c->output_dir, f) && write_files(p, state, made, f) && publish(made, path, f);
     if (!ok) file_remove(made, &ignored);
-    ok = ok && rotate(c, state, f);
+    ok = ok ? rotate(c, state, f) : lost(path, c->output_dir, f);
     arena_free(&a);
     return ok;
 }
