@@ -29,6 +29,7 @@ struct {
     handle handles[MOST_HANDLES];
     int n;
     bool said; /* why there is no cuDNN */
+    bool own;  /* cuDNN is not asked */
 } state;
 
 /* ---- simple kernels: T float or bf16, any head width up to WIDEST, sums in float ---- */
@@ -203,6 +204,7 @@ attention_shape shape_of(int64_t N, int64_t width, int64_t kv_width, const op_at
 /* cuDNN's kernels are the faster ones on these cards, and there its work space does not grow with documents x rows. A
  * program of few rows does not earn back the compilation of its plans. */
 bool cudnn_pays(const attention_shape *s) {
+    if (state.own) return false;
     return (cuda_arch() / 10 == 9 || cuda_arch() / 10 == 10) && s->N >= 256 && s->d % 8 == 0;
 }
 
@@ -326,6 +328,11 @@ void cuda_op_attention_bwd(const kernel_call *call) {
     x.lse = (float *)in[6].data;
     x.dout = rows_at(&in[0]), x.dq = rows_at(&out[0]), x.dk = rows_at(&out[1]), x.dv = rows_at(&out[2]);
     run(call, &x, &in[1], &in[2], (const int32_t *)in[4].data, true);
+}
+
+extern "C" void cuda_attention_set_own(bool own) {
+    assert(!state.n); /* before a program's scratch is sized */
+    state.own = own;
 }
 
 extern "C" void cuda_attention_close(void) {

@@ -179,6 +179,11 @@ double peak_flops(dtype compute) {
     return 0;
 }
 
+void set_deterministic(bool on) {
+    gemm_set_timed(!on);
+    cuda_attention_set_own(on);
+}
+
 bool finish(failure *f) {
     if (state.failed.kind == FAIL_NONE) return true;
     *f = state.failed;
@@ -186,9 +191,9 @@ bool finish(failure *f) {
     return false;
 }
 
-const backend cuda_backend = {"cuda",     DTYPE_BF16, false,         open_backend, close_backend, alloc,
-                              free_block, upload,     transfer_down, clear,        memory,        peak_flops,
-                              scratch,    kernels,    finish,        transfer_up,  cuda_adamw,    cuda_publish};
+const backend cuda_backend = {"cuda", DTYPE_BF16,    false,      open_backend, close_backend,    alloc,   free_block,
+                              upload, transfer_down, clear,      memory,       peak_flops,       scratch, kernels,
+                              finish, transfer_up,   cuda_adamw, cuda_publish, set_deterministic};
 } // namespace
 
 extern "C" {

@@ -38,6 +38,8 @@ void transfer_close(void);
 void device_stats_open(const char *bus); /* before the card is used */
 void device_stats_close(void);
 
+/* true: own kernels only, whose bits do not depend on what ran before. Before a program is planned. */
+void cuda_attention_set_own(bool own);
 void cuda_attention_close(void);
 #ifdef __cplusplus
 }

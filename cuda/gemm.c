@@ -43,7 +43,11 @@ static struct {
     bool timed;
 } state;
 
-void gemm_set_timed(bool timed) { state.timed = timed; }
+void gemm_set_timed(bool timed) {
+    if (!timed) arrfree(state.known);
+    state.last = 0;
+    state.timed = timed;
+}
 
 static const char *const form_names[] = {"NT", "NN", "TN"};
 
@@ -259,14 +263,31 @@ void gemm_close(void) {
     memset(&state, 0, sizeof state);
 }
 
-/* The algorithm for this shape; timed now when it is new. */
+/* The algorithm for the shape that g's is rounded to, whichever g of that shape comes first. */
+static bool choose_untimed(const gemm_call *g, cublasLtMatmulAlgo_t *algo, failure *f) {
+    gemm_call round = *g;
+    problem p;
+    int n;
+    cublasLtMatmulHeuristicResult_t first;
+    if (g->form == GEMM_TN) round.depth = rounded(g->depth);
+    else round.rows = rounded(g->rows);
+    TRY(describe(&p, &round, f));
+    TRY(propose(&round, &p, &first, 1, &n, f));
+    *algo = first.algo;
+    return true;
+}
+
+/* The algorithm for this shape, which is new; timed now. */
 static bool choose(const gemm_call *g, problem *p, const gemm_key *key, cublasLtMatmulAlgo_t *algo, failure *f) {
     cublasLtMatmulHeuristicResult_t list[CANDIDATES];
     int n;
-    TRY(propose(g, p, list, state.timed ? CANDIDATES : 1, &n, f));
-    *algo = list[state.timed && n > 1 ? fastest(g, p, list, n) : 0].algo;
+    if (!state.timed) TRY(choose_untimed(g, algo, f));
+    else {
+        TRY(propose(g, p, list, CANDIDATES, &n, f));
+        *algo = list[n > 1 ? fastest(g, p, list, n) : 0].algo;
+        remember_in_file(key, algo);
+    }
     arrput(state.known, ((known_algo){*key, *algo, false}));
-    if (state.timed) remember_in_file(key, algo);
     return true;
 }
 
@@ -301,15 +322,14 @@ bool gemm_run(const gemm_call *g, failure *f) {
     if (known && run_known(g, &p, known)) return true;
     if (known && known->unchecked) known->key.v[0] = -1, known = NULL; /* damaged: chosen again */
     cublasLtMatmulAlgo_t algo;
-    if (known) {
-        cublasLtMatmulHeuristicResult_t first;
-        int n;
-        TRY(propose(g, &p, &first, 1, &n, f));
-        algo = first.algo;
-    } else {
+    if (!known) {
         TRY(choose(g, &p, &key, &algo, f));
+        if (start(g, &p, &algo, g->alpha) == CUBLAS_STATUS_SUCCESS) return true;
     }
-    cublasStatus_t s = start(g, &p, &algo, g->alpha);
+    cublasLtMatmulHeuristicResult_t first; /* for exactly these rows */
+    int n;
+    TRY(propose(g, &p, &first, 1, &n, f));
+    cublasStatus_t s = start(g, &p, &first.algo, g->alpha);
     return s ? complain(g, "did not start", s, f) : true;
 }
 

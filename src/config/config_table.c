@@ -33,6 +33,7 @@ static const setting_alias aliases[] = {
     {"adapter_name_or_path", "adapter", "LLaMA-Factory"},
     {"dtype", "torch_dtype", "transformers 5"},
     {"use_liger", "use_liger_kernel", "ms-swift 2"},
+    {"full_determinism", "deterministic", "transformers"},
     {"lora_dropout_p", "lora_dropout", "ms-swift 2"},
     {"cutoff_len", "max_length", "LLaMA-Factory"},
     {"max_seq_length", "max_length", "TRL"},

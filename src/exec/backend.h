@@ -47,6 +47,9 @@ typedef struct backend {
     bool (*adamw)(const optim_group *groups, int n, const adamw_args *args, double *norm, failure *f);
     /* Refreshes the working copies from the weights. NULL where there are none. */
     bool (*publish)(const optim_group *groups, int n, failure *f);
+    /* Behind open, before a program is planned: true gives equal runs equal bits, also across processes, for some
+     * speed. NULL where they have them always. */
+    void (*set_deterministic)(bool on);
 } backend;
 
 /* `name`: "cpu", "cuda" or "auto" (cuda where a usable device is, else cpu). */

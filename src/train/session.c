@@ -92,7 +92,9 @@ static bool verified(const graph *g, const char *after) {
 bool session_open_backend(session *s, failure *f) {
     if (s->b) return true;
     TRY(backend_find(&s->b, s->c->device, f));
-    return s->b->open(f);
+    TRY(s->b->open(f));
+    if (s->b->set_deterministic) s->b->set_deterministic(s->c->deterministic);
+    return true;
 }
 
 /* The type of activations: the backend's, or float32 where the config asks for it. */
