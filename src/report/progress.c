@@ -24,6 +24,8 @@ void progress_put_pairs(text_buf *out, const step_metrics *m, double seconds_lef
     progress_put_pair(out, "memory_gib", m->memory_gib, 3, true);
     progress_put_pair(out, "step_seconds", m->step_seconds, 3, true);
     progress_put_pair(out, "seconds_left", seconds_left, 0, true);
+    if (m->loss_spike > 0) progress_put_pair(out, "loss_spike", m->loss_spike, 2, true);
+    if (m->stall > 0) progress_put_pair(out, "stall", m->stall, 1, true);
     text_puts(out, "\n");
 }
 
@@ -32,7 +34,7 @@ typedef struct {
     char text[40];
     int keep;
 } field;
-enum { FIELDS = 9 };
+enum { FIELDS = 11 };
 
 static void put_field(field *to, int keep, double exists, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -65,14 +67,16 @@ void progress_put_line(text_buf *out, const step_metrics *m, double seconds_left
     double rate = m->tokens_per_second;
     put_field(&fields[0], 0, 0, "step %lld/%lld", (long long)m->step, (long long)m->steps);
     put_field(&fields[1], 1, m->loss, "loss %.4f", m->loss);
-    put_field(&fields[2], 5, m->learning_rate, "lr %.2e", m->learning_rate);
-    put_field(&fields[3], 6, m->grad_norm, "norm %.3g", m->grad_norm);
-    put_field(&fields[4], 3, rate, rate >= 99999.5 ? "%.1fk tok/s" : "%.0f tok/s",
+    put_field(&fields[2], 2, m->loss_spike > 0 ? 1 : NAN, "SPIKE %.1fx", m->loss_spike);
+    put_field(&fields[3], 3, m->stall > 0 ? 1 : NAN, "STALL %.1fx", m->stall);
+    put_field(&fields[4], 7, m->learning_rate, "lr %.2e", m->learning_rate);
+    put_field(&fields[5], 8, m->grad_norm, "norm %.3g", m->grad_norm);
+    put_field(&fields[6], 5, rate, rate >= 99999.5 ? "%.1fk tok/s" : "%.0f tok/s",
               rate >= 99999.5 ? rate / 1000 : rate);
-    put_field(&fields[5], 8, m->mfu, "mfu %.1f%%", m->mfu);
-    put_field(&fields[6], 7, m->gpu_util, "gpu %.0f%%", m->gpu_util);
-    put_field(&fields[7], 4, m->memory_gib, "%.1f GiB", m->memory_gib);
-    put_duration(&fields[8], 2, seconds_left);
+    put_field(&fields[7], 10, m->mfu, "mfu %.1f%%", m->mfu);
+    put_field(&fields[8], 9, m->gpu_util, "gpu %.0f%%", m->gpu_util);
+    put_field(&fields[9], 6, m->memory_gib, "%.1f GiB", m->memory_gib);
+    put_duration(&fields[10], 4, seconds_left);
     for (int keep = FIELDS - 1; keep > 0 && line_width(fields) > width; keep--)
         for (int i = 0; i < FIELDS; i++)
             if (fields[i].keep == keep) fields[i].text[0] = 0;

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "report/metrics_file.h"
 #include "report/progress.h"
+#include "report/step_watch.h"
 
 #include <errno.h>
 #include <math.h>
@@ -22,6 +23,7 @@ struct report {
     metrics_file metrics;
     bool terminal;
     size_t shown; /* columns of the progress line now on the terminal */
+    step_watch watch;
     int64_t first_step;
     double first_time; /* when the first step was reported; 0 before */
     text_buf text;     /* working memory of a line */
@@ -89,6 +91,8 @@ static void put_metrics(text_buf *t, const step_metrics *m) {
     put_double(t, ", ", "gpu_util", m->gpu_util);
     put_double(t, ", ", "memory_gib", m->memory_gib);
     put_double(t, ", ", "step_seconds", m->step_seconds);
+    if (m->loss_spike > 0) put_double(t, ", ", "loss_spike", m->loss_spike);
+    if (m->stall > 0) put_double(t, ", ", "stall", m->stall);
     text_puts(t, "}\n");
 }
 
@@ -119,18 +123,24 @@ static void clear_line(report *r) {
     printf("\r");
 }
 
-bool report_step(report *r, const step_metrics *m, failure *f) {
+bool report_step(report *r, const step_metrics *step, failure *f) {
+    step_metrics m = *step;
+    step_alarm alarm = step_watch_add(&r->watch, m.loss, m.step_seconds);
+    m.loss_spike = alarm.loss_spike;
+    m.stall = alarm.stall;
     text_clear(&r->text);
-    put_metrics(&r->text, m);
+    put_metrics(&r->text, &m);
     TRY(append_line(r, f));
-    bool first = r->first_time == 0;
-    double left = seconds_left(r, m);
+    bool first = r->first_time == 0, odd = m.loss_spike > 0 || m.stall > 0;
+    double left = seconds_left(r, &m);
     text_clear(&r->text);
     if (r->terminal) {
-        progress_put_line(&r->text, m, left, terminal_width());
+        progress_put_line(&r->text, &m, left, terminal_width());
         show_line(r, r->text.data, r->text.size);
-    } else if (first || m->step == m->steps || m->step % r->c->logging_steps == 0) {
-        progress_put_pairs(&r->text, m, left);
+        if (odd) printf("\n");
+        if (odd) r->shown = 0;
+    } else if (first || odd || m.step == m.steps || m.step % r->c->logging_steps == 0) {
+        progress_put_pairs(&r->text, &m, left);
         fputs(r->text.data, stdout);
     } else return true;
     return flush_output(f);

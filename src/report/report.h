@@ -11,6 +11,7 @@ typedef struct {
     double epoch, loss, learning_rate, grad_norm;
     int64_t tokens, label_tokens, slots; /* of this step: real tokens, learnt tokens, slots including padding */
     double tokens_per_second, mfu, gpu_util, memory_gib, step_seconds;
+    double loss_spike, stall; /* set by report_step: times the median of the steps before it (step_watch.h), 0: none */
 } step_metrics;
 
 typedef struct {
@@ -34,7 +35,9 @@ bool report_open(report **out, const config *c, bool goes_on, failure *f);
 /* Behind report_open, for a run that goes on after `step`: lines about later steps leave metrics.jsonl, and that of the
  * evaluation behind `step` unless `evaluated`. */
 bool report_resume(report *r, int64_t step, bool evaluated, failure *f);
-bool report_step(report *r, const step_metrics *m, failure *f); /* appends one whole line to metrics.jsonl */
+/* Appends one whole line to metrics.jsonl. A step that stands out has its line on standard output whatever
+ * logging_steps says; on a terminal that line stays. */
+bool report_step(report *r, const step_metrics *m, failure *f);
 /* Appends {"step", "skipped_rows"} about a step without an update; rows: JSON text, file name -> row numbers. It may
  * bring further members. */
 bool report_skipped(report *r, int64_t step, const char *rows, failure *f);

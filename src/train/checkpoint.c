@@ -132,8 +132,13 @@ bool checkpoint_remove(const char *folder, int64_t step, failure *f) {
     return ok;
 }
 
+/* A run that stops because its losses are not finite removes nothing: what it learnt last may be worth less. */
+static bool stops_for_skipped(const config *c, const run_state *state) {
+    return c->max_skipped_steps && state->sum.skipped_steps >= c->max_skipped_steps;
+}
+
 static bool rotate(const config *c, const run_state *state, failure *f) {
-    if (!c->save_total_limit) return true;
+    if (!c->save_total_limit || stops_for_skipped(c, state)) return true;
     int64_t *steps = checkpoint_list(c->output_dir), n = arrlen(steps);
     bool ok = true;
     for (int64_t i = 0; i < arrlen(steps) && ok && n > c->save_total_limit; i++) {

@@ -15,6 +15,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct run {
     session *s;
@@ -27,6 +28,7 @@ struct run {
     run_state state;
     int64_t first, saved; /* steps done when it began, when it was saved last */
     double seconds;       /* of the runs before */
+    text_buf left_out;    /* the rows of the step that was left out last */
 };
 
 /* ---- open and close ---- */
@@ -96,6 +98,7 @@ void run_close(run *t) {
     optimizer_close(t->o);
     loader_close(t->l);
     run_state_free(&t->state);
+    text_free(&t->left_out);
     free(t);
 }
 
@@ -128,34 +131,28 @@ static void add_to_state(run *t, const step_metrics *m) {
     if (m->step == 1 || m->step == m->steps || m->step % c->logging_steps == 0) run_state_log_step(state, m);
 }
 
-/* Names the rows of a step that was left out, in metrics.jsonl all of them; the run ends at max_skipped_steps. */
+/* Names the rows of a step that was left out: on standard error the bad ones, in metrics.jsonl all of them. */
 static bool leave_out(run *t, int n, report *r, const step_metrics *m, failure *f) {
-    const config *c = t->s->c;
     const dataset *d = loader_data(t->l);
-    const char *const *paths = c->dataset.items;
+    const char *const *paths = t->s->c->dataset.items;
     int32_t *bad = NULL, *all = skipped_examples(t->batches, n);
-    text_buf rows = {0}, json = {0};
+    text_buf *rows = &t->left_out, json = {0};
     bool ok = skipped_find(t->s, t->batches, n, &bad, f);
-    text_puts(&rows, !bad                              ? "every row is finite by itself, the step has "
-                     : arrlen(bad) == SKIPPED_MOST_BAD ? "not finite by itself, among others: "
-                                                       : "not finite by itself: ");
-    skipped_put_rows(&rows, d, paths, bad ? bad : all, 20);
+    text_clear(rows);
+    text_puts(rows, !bad                              ? "every row is finite by itself, the step has "
+                    : arrlen(bad) == SKIPPED_MOST_BAD ? "not finite by itself, among others: "
+                                                      : "not finite by itself: ");
+    skipped_put_rows(rows, d, paths, bad ? bad : all, 20);
     skipped_put_json(&json, d, paths, all);
     text_puts(&json, ", \"bad_rows\": ");
     skipped_put_json(&json, d, paths, bad);
     int64_t skipped = ++t->state.sum.skipped_steps;
     if (ok) {
         log_warning("step %lld: loss %g, gradient norm %g: no update (%lld skipped so far); %s", (long long)m->step,
-                    m->loss, m->grad_norm, (long long)skipped, rows.data);
+                    m->loss, m->grad_norm, (long long)skipped, rows->data);
         ok = report_skipped(r, m->step, json.data, f);
     }
-    if (ok && c->max_skipped_steps && skipped >= c->max_skipped_steps)
-        ok = fail(f, FAIL_INPUT,
-                  "step %lld: %lld steps had a loss or gradient that is not finite (max_skipped_steps), the last %s; "
-                  "look at these rows with `liger-sft data`, or lower learning_rate",
-                  (long long)m->step, (long long)skipped, rows.data);
     text_free(&json);
-    text_free(&rows);
     arrfree(all);
     arrfree(bad);
     return ok;
@@ -222,6 +219,23 @@ static bool stopped(run *t, failure *f) {
                 "--resume_from_checkpoint auto");
 }
 
+/* At max_skipped_steps. What was learnt before is saved: the weights are those of the last update. */
+static bool stop_for_skipped(run *t, double begin, failure *f) {
+    const run_state *state = &t->state;
+    bool saves = state->updates > 0 && state->step != t->saved;
+    if (saves) TRY(save_now(t, begin, f));
+    TRY(saver_wait(t->saver, f));
+    fail(f, FAIL_INPUT,
+         "step %lld: %lld steps had a loss or gradient that is not finite (max_skipped_steps), the last %s; look at "
+         "these rows with `liger-sft data`, or lower learning_rate",
+         (long long)state->step, (long long)state->sum.skipped_steps, t->left_out.data);
+    if (!saves) return false;
+    char text[sizeof f->text];
+    memcpy(text, f->text, sizeof text);
+    return fail(f, FAIL_INPUT, "%s; what was learnt before is in %s/checkpoint-%lld", text, t->s->c->output_dir,
+                (long long)t->saved);
+}
+
 static bool run_steps(run *t, const dataset *eval, report *r, double begin, failure *f) {
     for (int n;;) {
         if (evaluation_due(t, eval)) TRY(evaluate_now(t, eval, r, f));
@@ -230,7 +244,9 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, fail
         if (saver_failed(t->saver)) return saver_wait(t->saver, f);
         if (stopping) return stopped(t, f);
         if (!loader_next(t->l, t->batches, &n)) break;
+        int64_t most = t->s->c->max_skipped_steps, before = t->state.sum.skipped_steps;
         TRY(do_step(t, n, r, f));
+        if (most && t->state.sum.skipped_steps > before && before + 1 >= most) return stop_for_skipped(t, begin, f);
     }
     return saver_wait(t->saver, f);
 }

@@ -276,6 +276,35 @@ static void test_terminal(void **state) {
     assert_ptr_equal(strstr(done + 2, "\r\n") + 2, text + used);
 }
 
+/* A step whose loss is 5 times the others' and one that takes 9 times as long: both have their lines, out of turn. */
+static void test_odd_steps(void **state) {
+    fixture *x = *state;
+    report *r;
+    redirect_to_file(x);
+    assert_done(report_open(&r, &x->c, false, &x->f), &x->f);
+    for (int64_t step = 1; step <= 20; step++) {
+        step_metrics m = metrics_at(step, 20);
+        m.loss = step == 13 ? 5 : 1;
+        m.step_seconds = step == 16 ? 2.25 : 0.25;
+        assert_done(report_step(r, &m, &x->f), &x->f);
+    }
+    report_close(r);
+    restore(x);
+    char *text = read_all(x, x->captured);
+    int lines = 0;
+    for (const char *c = text; *c; c++) lines += *c == '\n';
+    assert_int_equal(lines, 10); /* 1, 3, 6, 9, 12, 13, 15, 16, 18, 20 */
+    assert_non_null(strstr(text, "\nstep=13 "));
+    assert_non_null(strstr(text, " loss_spike=5.00\nstep=15 "));
+    assert_non_null(strstr(text, "\nstep=16 "));
+    assert_non_null(strstr(text, " stall=9.0\nstep=18 "));
+    free(text);
+    text = read_all(x, in_output(x, "metrics.jsonl"));
+    assert_non_null(strstr(text, "\"step_seconds\": 0.25, \"loss_spike\": 5}\n{\"step\": 14,"));
+    assert_non_null(strstr(text, "\"step_seconds\": 2.25, \"stall\": 9}\n{\"step\": 17,"));
+    free(text);
+}
+
 static void test_line_width(void **state) {
     (void)state;
     step_metrics m = metrics_at(12, 300);
@@ -295,6 +324,12 @@ static void test_line_width(void **state) {
     text_clear(&line);
     progress_put_line(&line, &m, 65, 50);
     assert_string_equal(line.data, "step 12/300 | loss 0.1667 | 1235 tok/s | left 1:05");
+    m.loss_spike = 4.72;
+    m.stall = 12.34;
+    text_clear(&line);
+    progress_put_line(&line, &m, 65, 60);
+    assert_string_equal(line.data, "step 12/300 | loss 0.1667 | SPIKE 4.7x | STALL 12.3x");
+    m.loss_spike = m.stall = 0;
     m.mfu = m.gpu_util = m.grad_norm = NAN;
     text_clear(&line);
     progress_put_line(&line, &m, NAN, 200);
@@ -318,10 +353,9 @@ static void test_peak_memory(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_lines_to_a_file),        TEST(test_metrics_file),
-        TEST(test_summary_file),           TEST(test_earlier_files),
-        TEST(test_unwritable_output),      TEST(test_terminal),
-        cmocka_unit_test(test_line_width), cmocka_unit_test(test_peak_memory),
+        TEST(test_lines_to_a_file), TEST(test_metrics_file),           TEST(test_summary_file),
+        TEST(test_earlier_files),   TEST(test_unwritable_output),      TEST(test_terminal),
+        TEST(test_odd_steps),       cmocka_unit_test(test_line_width), cmocka_unit_test(test_peak_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -390,6 +390,29 @@ static void row_to_blame(void **state) {
     dataset_free(&d);
 }
 
+/* What was learnt before a run stops at max_skipped_steps is saved, and no older checkpoint goes for it. */
+static void stop_keeps_what_was_learnt(void **state) {
+    const char *model = write_variant(state, FIXTURE("llama"), "{", "{", spoil_token_5);
+    training t;
+    dataset d = {0};
+    for (int row = 0; row < 4; row++) {
+        int32_t ids[10];
+        for (int i = 0; i < 10; i++) ids[i] = 6 + (7 * row + 3 * i) % 60;
+        if (row == 2) ids[4] = 5;
+        add_row(&d, ids, 10, 6);
+    }
+    open_training(&t, state, model,
+                  FLAGS("--gradient_accumulation_steps", "1", "--max_length", "10", "--dataset", "/rows.json",
+                        "--max_skipped_steps", "1", "--save_steps", "2", "--save_total_limit", "1"));
+    run_training(&t, state, &d);
+    assert_false(t.ok);
+    if (!strstr(t.f.text, "step 3: 1 steps had") || !strstr(t.f.text, "/out/checkpoint-3")) test_fail("%s", t.f.text);
+    assert_true(file_exists(scratch_path(state, "out/checkpoint-2/adapter_model.safetensors")));
+    assert_true(file_exists(scratch_path(state, "out/checkpoint-3/adapter_model.safetensors")));
+    close_training(&t);
+    dataset_free(&d);
+}
+
 /* Z02: lengths 3 and 6 with 2 and 4 labels are 12 slots, 9 tokens, 6 labels; packed 9, 9, 6. */
 static void three_counters(void **state) {
     dataset d = {0};
@@ -488,9 +511,10 @@ static void adapter_of_the_head(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        SCRATCH_TEST(rows_dealt_in_any_way), SCRATCH_TEST(labels_are_shifted_once), SCRATCH_TEST(rows_do_not_meet),
-        SCRATCH_TEST(config_spellings),      SCRATCH_TEST(step_that_is_not_finite), SCRATCH_TEST(three_counters),
-        SCRATCH_TEST(adapter_of_the_head),   SCRATCH_TEST(bfloat16_weights_move),   SCRATCH_TEST(row_to_blame),
+        SCRATCH_TEST(rows_dealt_in_any_way),      SCRATCH_TEST(labels_are_shifted_once), SCRATCH_TEST(rows_do_not_meet),
+        SCRATCH_TEST(config_spellings),           SCRATCH_TEST(step_that_is_not_finite), SCRATCH_TEST(three_counters),
+        SCRATCH_TEST(adapter_of_the_head),        SCRATCH_TEST(bfloat16_weights_move),   SCRATCH_TEST(row_to_blame),
+        SCRATCH_TEST(stop_keeps_what_was_learnt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
