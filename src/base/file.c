@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 static bool open_regular(int *fd, struct stat *st, const char *path, failure *f) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
     if (*fd < 0) return fail_errno(f, FAIL_INPUT, "%s", path);
     if (fstat(*fd, st) == 0 && S_ISREG(st->st_mode)) return true;
     close(*fd);

@@ -18,27 +18,21 @@ static void line_column(const char *text, const char *at, int *line, int *column
     }
 }
 
-typedef struct {
-    const char *key;
-    int value;
-} key_entry;
-
-/* Walks without recursion: cJSON's tree may be 1,000 levels deep, and an object may have 10^6 members. */
+/* Walks without recursion: cJSON's tree may be 1,000 levels deep. */
 static const char *duplicate_key(const cJSON *root) {
     const cJSON **stack = NULL;
-    const char *found = NULL;
+    const char **keys = NULL, *found = NULL;
     arrput(stack, root);
     while (arrlen(stack) && !found) {
         const cJSON *item = arrpop(stack);
-        key_entry *seen = NULL;
-        for (const cJSON *child = item->child; child && !found; child = child->next) {
+        for (const cJSON *child = item->child; child; child = child->next)
             if (child->child) arrput(stack, child);
-            if (!cJSON_IsObject(item)) continue;
-            if (shgeti(seen, child->string) >= 0) found = child->string;
-            shput(seen, child->string, 1);
-        }
-        shfree(seen);
+        if (!cJSON_IsObject(item)) continue;
+        arrsetlen(keys, 0);
+        for (const cJSON *child = item->child; child; child = child->next) arrput(keys, child->string);
+        found = text_twice(keys, arrlenu(keys));
     }
+    arrfree(keys);
     arrfree(stack);
     return found;
 }
@@ -55,6 +49,19 @@ static const char *find_nul(const char *text, size_t n) {
     return NULL;
 }
 
+/* Values but for one: each has a comma or an opening bracket before it, outside strings. */
+static size_t count_values(const char *text, size_t n) {
+    size_t values = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (quoted && c == '\\') i++;
+        else if (c == '"') quoted = !quoted;
+        else if (!quoted) values += c == ',' || c == '[' || c == '{';
+    }
+    return values;
+}
+
 bool json_parse(cJSON **out, const char *text, size_t n, const char *place, failure *f) {
     int line, column;
     if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3, n -= 3;
@@ -69,6 +76,10 @@ bool json_parse(cJSON **out, const char *text, size_t n, const char *place, fail
         return fail(f, FAIL_INPUT, "%s:%d:%d: not UTF-8 (byte 0x%02X at offset %zu)", place, line, column,
                     (unsigned char)text[invalid], invalid);
     }
+    size_t values = count_values(text, n);
+    if (values > JSON_MAX_VALUES)
+        return fail(f, FAIL_INPUT, "%s: %zu values in the JSON text, at most %d are read", place, values,
+                    JSON_MAX_VALUES);
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(text, n + 1, &end, true);
     if (!root) {

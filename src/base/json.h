@@ -1,7 +1,8 @@
 /* json.h - JSON from outside, read with cJSON and checked.
  *
- * json_parse refuses trailing text, duplicate keys, NUL characters, invalid UTF-8 and more than 1,000 levels; errors
- * name line and column.  Getters name the place ("PATH: key.sub") and both sides ("found string, expected number"). */
+ * json_parse refuses trailing text, duplicate keys, NUL characters, invalid UTF-8, more than 1,000 levels and more than
+ * JSON_MAX_VALUES values; errors name line and column.  It takes O(n log n) whatever the text.  Getters name the place
+ * ("PATH: key.sub") and both sides ("found string, expected number"). */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 #include "base/failure.h"
@@ -9,6 +10,9 @@
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* cJSON needs about 100 bytes for each. The largest tokenizers have two million. */
+enum { JSON_MAX_VALUES = 8000000 };
 
 /* text[n] must be NUL. `place` names the source in errors. The caller frees with cJSON_Delete. */
 bool json_parse(cJSON **out, const char *text, size_t n, const char *place, failure *f);

@@ -100,6 +100,16 @@ bool text_to_int(const char *s, int64_t *out) {
     return *end == 0 && errno == 0;
 }
 
+static int by_bytes(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+const char *text_twice(const char **names, size_t n) {
+    if (n < 2) return NULL;
+    qsort(names, n, sizeof *names, by_bytes);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(names[i - 1], names[i]) == 0) return names[i];
+    return NULL;
+}
+
 static int edit_distance(const char *a, const char *b) {
     enum { LONGEST = 64 };
     int n = (int)strlen(a), m = (int)strlen(b), row[LONGEST + 1];

@@ -25,6 +25,9 @@ size_t utf8_check(const char *s, size_t n);
 /* A finite decimal number, whole text, "." as the point whatever the locale ("1e-5", ".5"; no "nan", "inf", hex). */
 bool text_to_double(const char *s, double *out);
 bool text_to_int(const char *s, int64_t *out);
+/* Sorts the list by bytes; a name that stands in it twice, NULL when none does. For names from files: nobody can choose
+ * names that make sorting slow, as they could with a hash table. */
+const char *text_twice(const char **names, size_t n);
 /* The name of the list nearest to `word` by edit distance, NULL if none is near enough to be a slip of the pen. */
 const char *text_nearest(const char *word, const char *const *names, int n);
 #endif

@@ -14,11 +14,15 @@ float lora_scaling(const lora_options *o) {
     return o->alpha / (o->use_rslora ? sqrtf((float)o->rank) : (float)o->rank);
 }
 
+enum { MATCH_LIMIT = 100000 }; /* steps; a path has a hundred characters */
+
 typedef struct {
     graph *g;
     const lora_options *o;
     pcre2_code *regex;
     pcre2_match_data *match;
+    pcre2_match_context *limits;
+    bool gave_up;  /* the expression took more steps than it may */
     bool *hit;     /* [n_targets] */
     vid embedding; /* a tied head reads it: no linear of its own, so never a target (PEFT would wrap the look-up) */
     int attached;
@@ -48,7 +52,10 @@ static bool layer_wanted(const lora_options *o, int layer) {
 static bool is_target(context *c, const graph_op *op, const char *path) {
     if (!layer_wanted(c->o, op->layer)) return false;
     if (c->regex) { /* PEFT: re.fullmatch */
-        return pcre2_match(c->regex, (PCRE2_SPTR)path, strlen(path), 0, 0, c->match, NULL) >= 0;
+        if (c->gave_up) return false;
+        int rc = pcre2_match(c->regex, (PCRE2_SPTR)path, strlen(path), 0, 0, c->match, c->limits);
+        c->gave_up = rc < 0 && rc != PCRE2_ERROR_NOMATCH;
+        return rc >= 0;
     }
     for (int i = 0; i < c->o->n_targets; i++) {
         const char *t = c->o->targets[i];
@@ -86,6 +93,8 @@ static bool compile(context *c, failure *f) {
                              &code, &at, NULL);
     if (c->regex) {
         c->match = pcre2_match_data_create_from_pattern(c->regex, NULL);
+        c->limits = pcre2_match_context_create(NULL);
+        pcre2_set_match_limit(c->limits, MATCH_LIMIT);
         return true;
     }
     PCRE2_UCHAR message[128];
@@ -127,10 +136,12 @@ bool pass_lora(graph *g, const lora_options *o, failure *f) {
             else arrput(g->ops, old[i]);
         }
         g->layer = 0;
-        ok = check_hits(&c, old, f);
+        ok = c.gave_up ? fail(f, FAIL_INPUT, "target_regex: \"%s\" takes too many steps", o->targets[0])
+                       : check_hits(&c, old, f);
         arrfree(old);
     }
     pcre2_match_data_free(c.match);
+    pcre2_match_context_free(c.limits);
     pcre2_code_free(c.regex);
     free(c.hit);
     return ok;

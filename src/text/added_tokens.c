@@ -75,41 +75,39 @@ static bool check_id(const vocab *tokens, int32_t model_count, int32_t largest, 
     return !other || fail(f, FAIL_INPUT, "%s: \"%.100s\" and \"%.100s\" have the same id %d", place, other, text, id);
 }
 
+/* check_id does not see this: an added text is not found in the vocabulary. */
+static bool check_twice(const added_tokens *a, const vocab *tokens, failure *f) {
+    const char **texts = NULL;
+    for (ptrdiff_t i = 0; i < arrlen(a->list); i++) arrput(texts, vocab_text(tokens, a->list[i].id, NULL));
+    const char *twice = text_twice(texts, arrlenu(texts));
+    arrfree(texts);
+    return !twice || fail(f, FAIL_INPUT, "added_tokens: \"%.100s\" stands twice", twice);
+}
+
 static bool read_all(added_tokens *a, const cJSON *list, vocab *tokens, int32_t model_count, failure *f) {
-    struct {
-        char *key;
-        int value;
-    } *seen = NULL;
     int32_t largest = -1;
-    bool ok = true;
-    for (const cJSON *item = list->child; item && ok; item = item->next) {
+    for (const cJSON *item = list->child; item; item = item->next) {
         char place[64];
         snprintf(place, sizeof place, "added_tokens[%d]", (int)arrlen(a->list));
         added_token k = {0};
         int64_t id = 0;
         const char *text = NULL;
-        ok = read_token(&k, item, &id, &text, place, f);
-        if (!ok) break;
-        if (shgeti(seen, text) >= 0) {
-            ok = fail(f, FAIL_INPUT, "%s: \"%.100s\" stands twice", place, text);
-            break;
-        }
-        shput(seen, text, 1);
+        TRY(read_token(&k, item, &id, &text, place, f));
         k.id = (int32_t)id;
-        ok = check_id(tokens, model_count, largest, text, k.size, k.id, place, f);
-        if (ok && !vocab_text(tokens, k.id, NULL)) vocab_put(tokens, k.id, text, k.size, false);
+        TRY(check_id(tokens, model_count, largest, text, k.size, k.id, place, f));
+        if (!vocab_text(tokens, k.id, NULL)) vocab_put(tokens, k.id, text, k.size, false);
         if (k.id > largest) largest = k.id;
         arrput(a->list, k);
     }
-    shfree(seen);
-    return ok;
+    return check_twice(a, tokens, f);
 }
 
 /* Special tokens first: of two with one text, the first put counts. */
-static bool build_tries(added_tokens *a, const normalize_step *steps, failure *f) {
+static bool build_tries(added_tokens *a, const vocab *tokens, const normalize_step *steps, failure *f) {
     normalize_scratch s = {0};
     pattern_scratch p;
     pattern_scratch_init(&p);
+    pattern_scratch_begin(&p, tokens->pool_size);
     bool ok = true;
     for (int special = 1; special >= 0; special--) {
         for (ptrdiff_t i = 0; i < arrlen(a->list) && ok; i++) {
@@ -139,7 +137,7 @@ bool added_tokens_open(added_tokens *a, const cJSON *list, vocab *tokens, int32_
         k->text = vocab_text(tokens, k->id, NULL); /* the pool does not move any more */
         a->special[k->id] = k->special;
     }
-    return build_tries(a, steps, f);
+    return build_tries(a, tokens, steps, f);
 }
 
 void added_tokens_close(added_tokens *a) {

@@ -10,12 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { TOKEN_SIZE_MAX = 4096 }; /* bytes; bounds the text that a row of ids stands for */
+
 static bool read_vocab(bpe *b, const cJSON *list, failure *f) {
     if (!cJSON_IsObject(list))
         return fail(f, FAIL_INPUT, "model.vocab: found %s, expected an object of token: id", json_kind(list));
     for (const cJSON *item = list->child; item; item = item->next) {
         double id = item->valuedouble;
-        size_t n;
+        size_t n, size = strlen(item->string);
+        if (size > TOKEN_SIZE_MAX)
+            return fail(f, FAIL_INPUT, "model.vocab: the token \"%.100s...\" has %zu bytes, at most %d are read",
+                        item->string, size, TOKEN_SIZE_MAX);
         if (!cJSON_IsNumber(item) || id != floor(id) || id < 0 || id >= 1 << TOKEN_ID_BITS)
             return fail(f, FAIL_INPUT, "model.vocab: the id of \"%.100s\" is %s, expected an integer from 0 to %d",
                         item->string, cJSON_IsNumber(item) ? "out of range" : json_kind(item),
@@ -24,7 +29,7 @@ static bool read_vocab(bpe *b, const cJSON *list, failure *f) {
         if (other)
             return fail(f, FAIL_INPUT, "model.vocab: \"%.100s\" and \"%.100s\" have the same id %d", other,
                         item->string, (int)id);
-        vocab_put(&b->tokens, (int32_t)id, item->string, strlen(item->string), true);
+        vocab_put(&b->tokens, (int32_t)id, item->string, size, true);
     }
     b->model_count = (int32_t)b->tokens.count;
     if (!b->model_count) return fail(f, FAIL_INPUT, "model.vocab: no tokens");

@@ -64,6 +64,7 @@ static bool read_steps(decode_step **steps, const cJSON *item, int depth, failur
     TRY(json_need(item, "type", "decoder", f));
     TRY(json_get_string(item, "type", &type, "decoder", f));
     if (strcmp(type, "Sequence") != 0) {
+        if (arrlen(*steps) == STEPS_MAX) return fail(f, FAIL_INPUT, "decoder: more than %d steps", STEPS_MAX);
         arrput(*steps, (decode_step){0});
         return read_step(&arrlast(*steps), item, type, f);
     }
@@ -74,7 +75,23 @@ static bool read_steps(decode_step **steps, const cJSON *item, int depth, failur
     return true;
 }
 
-bool decoder_open(decode_step **steps, const cJSON *item, failure *f) { return !item || read_steps(steps, item, 0, f); }
+/* By how much all Replace steps together could lengthen a text. */
+static double growth(const decode_step *steps) {
+    double times = 1;
+    for (ptrdiff_t i = 0; i < arrlen(steps); i++) {
+        if (steps[i].kind != DECODE_REPLACE) continue;
+        double step = (double)strlen(steps[i].to) / (double)strlen(steps[i].from);
+        times *= step > 1 ? step : 1;
+    }
+    return times;
+}
+
+bool decoder_open(decode_step **steps, const cJSON *item, failure *f) {
+    if (!item) return true;
+    TRY(read_steps(steps, item, 0, f));
+    return growth(*steps) <= GROWTH_MAX ||
+           fail(f, FAIL_INPUT, "decoder: its Replace steps could make a text more than %d times as long", GROWTH_MAX);
+}
 
 void decoder_close(decode_step **steps) {
     for (ptrdiff_t i = 0; i < arrlen(*steps); i++) {

@@ -1,11 +1,12 @@
 /* normalize.c - NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip and Sequence.
  *
- * Unicode forms come from utf8proc. Most text is already in its form, and utf8proc is slow, so only the stretches
- * around a character that may change are given to it: a stretch begins one character before the first such character
- * (which may compose with it) and ends at the next that surely is a starter of its own. */
+ * Most text is already in its Unicode form, and making it is slow, so only the stretches around a character that may
+ * change are given to unicode_form(): a stretch begins one character before the first such character (which may compose
+ * with it) and ends at the next that surely is a starter of its own. */
 #include "text/normalize.h"
 #include "base/array.h"
 #include "text/unicode.h"
+#include "text/unicode_form.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,7 @@ static bool read_steps(normalize_step **steps, const cJSON *item, int depth, fai
     TRY(json_need(item, "type", "normalizer", f));
     TRY(json_get_string(item, "type", &type, "normalizer", f));
     if (strcmp(type, "Sequence") != 0) {
+        if (arrlen(*steps) == STEPS_MAX) return fail(f, FAIL_INPUT, "normalizer: more than %d steps", STEPS_MAX);
         arrput(*steps, (normalize_step){0});
         return read_step(&arrlast(*steps), item, type, f);
     }
@@ -101,19 +103,6 @@ static bool is_stable(uint32_t c, normalize_kind kind) {
            (c >= 0xFF00 && c <= 0xFFEF) || (c >= 0x1F300 && c <= 0x1FAFF);
 }
 
-/* One stretch through utf8proc. It fails only for invalid UTF-8 and without memory; neither can be here. */
-static bool form_stretch(text_buf *out, const char *text, size_t n, normalize_kind kind, failure *f) {
-    utf8proc_option_t options = UTF8PROC_STABLE;
-    options |= kind == NORMALIZE_NFC || kind == NORMALIZE_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-    if (kind == NORMALIZE_NFKC || kind == NORMALIZE_NFKD) options |= UTF8PROC_COMPAT;
-    utf8proc_uint8_t *formed = NULL;
-    utf8proc_ssize_t size = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &formed, options);
-    if (size < 0) return fail(f, FAIL_MACHINE, "Unicode normalisation: %s", utf8proc_errmsg(size));
-    text_add(out, (const char *)formed, (size_t)size);
-    free(formed);
-    return true;
-}
-
 /* Characters of text[n] that are stable, in bytes. */
 static size_t stable_prefix(const char *text, size_t n, normalize_kind kind) {
     size_t i = 0;
@@ -125,7 +114,9 @@ static size_t stable_prefix(const char *text, size_t n, normalize_kind kind) {
     return i;
 }
 
-static bool form(text_buf *out, const char *text, size_t n, normalize_kind kind, failure *f) {
+static void form(text_buf *out, const char *text, size_t n, normalize_kind kind) {
+    bool compose = kind == NORMALIZE_NFC || kind == NORMALIZE_NFKC;
+    bool compatible = kind == NORMALIZE_NFKC || kind == NORMALIZE_NFKD;
     for (size_t i = 0; i < n;) {
         int len;
         size_t stable = stable_prefix(text + i, n - i, kind), end = i + stable, keep = stable;
@@ -134,10 +125,9 @@ static bool form(text_buf *out, const char *text, size_t n, normalize_kind kind,
         if (end == n) break;
         size_t start = i + keep;
         while (end < n && !is_stable(utf8_read(text + end, &len), kind)) end += (size_t)len;
-        TRY(form_stretch(out, text + start, end - start, kind, f));
+        unicode_form(out, text + start, end - start, compose, compatible);
         i = end;
     }
-    return true;
 }
 
 /* Rust's to_lowercase of a single character: the simple mapping, and one character that becomes two. */
@@ -152,18 +142,20 @@ static void lower(text_buf *out, const char *text, size_t n) {
     }
 }
 
+/* Stops when `out` has more than `most` bytes; the caller says so. */
 static bool replace(const normalize_step *step, pattern_scratch *p, text_buf *out, const char *text, size_t n,
-                    failure *f) {
+                    size_t most, failure *f) {
     pattern_walk walk = {0};
     size_t done = 0, start, end, n_content = strlen(step->content);
-    pattern_result r;
-    while ((r = pattern_next(&step->pattern, p, text, n, &walk, &start, &end, f)) == PATTERN_FOUND) {
+    pattern_result r = PATTERN_NONE;
+    while (out->size <= most &&
+           (r = pattern_next(&step->pattern, p, text, n, &walk, &start, &end, f)) == PATTERN_FOUND) {
         text_add(out, text + done, start - done);
         text_add(out, step->content, n_content);
         done = end;
     }
     text_add(out, text + done, n - done);
-    return r == PATTERN_NONE;
+    return r != PATTERN_FAILED;
 }
 
 static void strip(const normalize_step *step, const char **text, size_t *n) {
@@ -173,18 +165,18 @@ static void strip(const normalize_step *step, const char **text, size_t *n) {
 }
 
 static bool run_step(const normalize_step *step, pattern_scratch *p, text_buf *out, const char *text, size_t n,
-                     failure *f) {
+                     size_t most, failure *f) {
     switch (step->kind) {
     case NORMALIZE_NFC:
     case NORMALIZE_NFD:
     case NORMALIZE_NFKC:
-    case NORMALIZE_NFKD: return form(out, text, n, step->kind, f);
+    case NORMALIZE_NFKD: return form(out, text, n, step->kind), true;
     case NORMALIZE_LOWERCASE: return lower(out, text, n), true;
     case NORMALIZE_PREPEND:
         if (n) text_puts(out, step->content);
         text_add(out, text, n);
         return true;
-    case NORMALIZE_REPLACE: return replace(step, p, out, text, n, f);
+    case NORMALIZE_REPLACE: return replace(step, p, out, text, n, most, f);
     case NORMALIZE_STRIP: break;
     }
     return true;
@@ -193,6 +185,7 @@ static bool run_step(const normalize_step *step, pattern_scratch *p, text_buf *o
 bool normalize(const normalize_step *steps, normalize_scratch *s, pattern_scratch *p, const char *text, size_t n,
                const char **out, size_t *n_out, failure *f) {
     int turn = 0;
+    size_t most = growth_limit(n);
     for (ptrdiff_t i = 0; i < arrlen(steps); i++) {
         const normalize_step *step = &steps[i];
         if (step->kind == NORMALIZE_STRIP) {
@@ -202,9 +195,9 @@ bool normalize(const normalize_step *steps, normalize_scratch *s, pattern_scratc
         if (step->kind <= NORMALIZE_NFKD && stable_prefix(text, n, step->kind) == n) continue;
         text_buf *to = &s->text[turn];
         text_clear(to);
-        TRY(run_step(step, p, to, text, n, f));
-        if (to->size > (size_t)1 << 30)
-            return fail(f, FAIL_INPUT, "normalisation blew a text up to %zu bytes", to->size);
+        TRY(run_step(step, p, to, text, n, most, f));
+        if (to->size > most)
+            return fail(f, FAIL_INPUT, "normalisation blew a text up to more than %d times its size", GROWTH_MAX);
         text = to->size ? to->data : "";
         n = to->size;
         turn = 1 - turn;

@@ -4,7 +4,13 @@
 #include "base/json.h"
 #include "text/pattern.h"
 
-enum { SEQUENCE_DEPTH_MAX = 16 }; /* a Sequence inside a Sequence ... */
+enum {
+    SEQUENCE_DEPTH_MAX = 16, /* a Sequence inside a Sequence ... */
+    STEPS_MAX = 64,          /* of a normalizer, a pre-tokenizer, a decoder */
+    GROWTH_MAX = 64,         /* what a text may grow by on its way: so many times ... */
+    GROWTH_FREE = 64 * 1024, /* ... and so many bytes. Unicode forms make 11 times at most */
+};
+static inline size_t growth_limit(size_t n) { return n * GROWTH_MAX + GROWTH_FREE; }
 
 typedef enum {
     NORMALIZE_NFC,

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { PARTS_MAX = 64, IDS_MAX = 64 }; /* of a template, and in front of or behind a text; known files have three */
+
 static bool put_special(int32_t **ids, const cJSON *specials, const char *name, int32_t size, failure *f) {
     const cJSON *entry = json_find(specials, name), *list = json_find(entry, "ids");
     if (!cJSON_IsArray(list))
@@ -17,6 +19,9 @@ static bool put_special(int32_t **ids, const cJSON *specials, const char *name, 
             return fail(f, FAIL_INPUT,
                         "post_processor.special_tokens: \"%.100s\": an id is no id of the vocabulary (%g)", name,
                         cJSON_IsNumber(item) ? id : NAN);
+        if (arrlen(*ids) == IDS_MAX)
+            return fail(f, FAIL_INPUT, "post_processor.special_tokens: more than %d ids on one side of a text",
+                        IDS_MAX);
         arrput(*ids, (int32_t)id);
     }
     return true;
@@ -28,6 +33,8 @@ static bool read_template(post_processor *p, const cJSON *item, int32_t size, fa
     if (p->seen) return fail(f, FAIL_INPUT, "%s: a second template is not supported", place);
     if (!cJSON_IsArray(single))
         return fail(f, FAIL_INPUT, "%s.single: found %s, expected a list", place, json_kind(single));
+    if (cJSON_GetArraySize(single) > PARTS_MAX)
+        return fail(f, FAIL_INPUT, "%s.single: more than %d parts", place, PARTS_MAX);
     for (const cJSON *part = single->child; part; part = part->next) {
         const cJSON *special = json_find(part, "SpecialToken"), *sequence = json_find(part, "Sequence");
         const char *id = NULL;

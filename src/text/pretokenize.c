@@ -2,6 +2,7 @@
  * piece. Pieces are places in s->text; a step that writes other text moves s->text to a buffer. */
 #include "text/pretokenize.h"
 #include "base/array.h"
+#include "text/normalize.h"
 #include "text/unicode.h"
 
 #include <string.h>
@@ -166,8 +167,8 @@ bool pretokenize(const pretokenize_step *steps, pretokenize_scratch *s, pattern_
         if (meta || (bytes && step->add_prefix_space)) rewrite(step, s, true, false);
         if ((!bytes && !meta) || (bytes && step->use_regex) || (meta && step->split)) TRY(split_all(step, s, p, f));
         if (bytes && step->map_bytes) rewrite(step, s, false, true);
-        if (s->text != text && s->buffer[s->text == s->buffer[1].data].size > (size_t)1 << 30)
-            return fail(f, FAIL_INPUT, "pre-tokenisation blew a text up past 1 GiB");
+        if (s->text != text && s->buffer[s->text == s->buffer[1].data].size > growth_limit(n))
+            return fail(f, FAIL_INPUT, "pre-tokenisation blew a text up to more than %d times its size", GROWTH_MAX);
     }
     return true;
 }

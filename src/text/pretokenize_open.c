@@ -139,6 +139,7 @@ static bool read_steps(pretokenize_step **steps, const cJSON *item, int depth, f
     TRY(json_need(item, "type", "pre_tokenizer", f));
     TRY(json_get_string(item, "type", &type, "pre_tokenizer", f));
     if (strcmp(type, "Sequence") != 0) {
+        if (arrlen(*steps) == STEPS_MAX) return fail(f, FAIL_INPUT, "pre_tokenizer: more than %d steps", STEPS_MAX);
         arrput(*steps, (pretokenize_step){0});
         return read_step(&arrlast(*steps), item, type, f);
     }

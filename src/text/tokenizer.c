@@ -140,6 +140,7 @@ static bool encode_text(const tokenizer *t, tokenizer_scratch *s, const char *te
     size_t valid = utf8_check(text, n);
     if (valid < n)
         return fail(f, FAIL_INPUT, "the text is not UTF-8 (byte 0x%02X at offset %zu)", (uint8_t)text[valid], valid);
+    pattern_scratch_begin(&s->pattern, n);
     arrsetlen(s->outer, 0);
     added_tokens_split(&t->added, &t->added.plain, text, n, match_special, &s->outer);
     for (ptrdiff_t i = 0; i < arrlen(s->outer); i++) {

@@ -61,6 +61,14 @@ static const char *const known[] = {
     "use_rslora",
     "velora_config",
 };
+/* No model here has more layers, and none needs more names of modules. */
+enum { LIST_MAX = 4096 };
+
+static bool check_length(const cJSON *list, const char *key, const char *place, failure *f) {
+    int n = cJSON_GetArraySize(list);
+    return n <= LIST_MAX || fail(f, FAIL_INPUT, "%s: %s: %d entries, at most %d are read", place, key, n, LIST_MAX);
+}
+
 enum { N_NOT_SUPPORTED = sizeof not_supported / sizeof *not_supported, N_KNOWN = sizeof known / sizeof *known };
 
 static bool is_in(const char *word, const char *const *list, int n) {
@@ -165,6 +173,7 @@ static bool read_targets(adapter_config *c, const cJSON *root, const char *place
     if (!cJSON_IsArray(targets) || !targets->child)
         return fail(f, FAIL_INPUT, "%s: target_modules: found %s, expected a list of names or a regular expression",
                     place, cJSON_IsArray(targets) ? "an empty list" : json_kind(targets));
+    TRY(check_length(targets, "target_modules", place, f));
     c->targets = arena_alloc(a, (size_t)cJSON_GetArraySize(targets) * sizeof *c->targets);
     for (const cJSON *item = targets->child; item; item = item->next) {
         if (!cJSON_IsString(item))
@@ -190,6 +199,7 @@ static bool read_layers(adapter_config *c, const cJSON *root, const char *place,
     if (cJSON_IsArray(pattern)) pattern = pattern->child; /* only "layers" names the layers of these families */
     if (pattern && !(cJSON_IsString(pattern) && !pattern->next && strcmp(pattern->valuestring, "layers") == 0))
         return fail(f, FAIL_INPUT, "%s: layers_pattern: only \"layers\" is supported", place);
+    TRY(check_length(layers, "layers_to_transform", place, f));
     int n = cJSON_IsArray(layers) ? cJSON_GetArraySize(layers) : 1;
     c->layers = arena_alloc(a, (size_t)n * sizeof *c->layers);
     if (!cJSON_IsArray(layers)) return add_layer(c, layers, place, f);

@@ -24,7 +24,7 @@ bool st_open_folder(st_set **out, const char *folder, failure *f);
 void st_close(st_set *s);
 int st_count(const st_set *s);
 const st_tensor *st_at(const st_set *s, int i);
-const st_tensor *st_find(const st_set *s, const char *name); /* NULL when there is none; one thread at a time */
+const st_tensor *st_find(const st_set *s, const char *name); /* NULL when there is none */
 const char *st_metadata(const st_set *s, const char *key);   /* NULL when there is none; first file's */
 const char *st_path(const st_set *s, const st_tensor *t);    /* the file it lies in */
 

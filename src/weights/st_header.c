@@ -11,9 +11,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* A tensor needs about nine of these marks. Each value costs cJSON some 100 bytes. */
-enum { MAX_JSON_MARKS = 4000000 };
-
 bool st_fail(failure *f, const char *path, const char *name, const char *format, ...) {
     char reason[1024];
     va_list args;
@@ -27,15 +24,6 @@ bool st_fail(failure *f, const char *path, const char *name, const char *format,
     for (char *c = f->text; *c; c++) /* the reason may quote the file too */
         if ((unsigned char)*c < 0x20) *c = '?';
     return false;
-}
-
-bool st_json_parse(cJSON **out, const char *text, size_t n, const char *place, failure *f) {
-    size_t marks = 0;
-    for (size_t i = 0; i < n; i++) marks += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    if (marks > MAX_JSON_MARKS)
-        return fail(f, FAIL_INPUT, "%s: %zu values in the JSON text, at most %d are read", place, marks,
-                    MAX_JSON_MARKS);
-    return json_parse(out, text, n, place, f);
 }
 
 static bool is_index(const cJSON *item) {
@@ -101,8 +89,7 @@ static bool read_metadata(const cJSON *item, const char *path, arena *a, st_meta
         if (!cJSON_IsString(m))
             return fail(f, FAIL_INPUT, "%s: __metadata__: a value is a %s, only strings are allowed", path,
                         json_kind(m));
-        if (shgeti(*metadata, m->string) < 0)
-            shput(*metadata, arena_strdup(a, m->string), arena_strdup(a, m->valuestring));
+        arrput(*metadata, ((st_meta){arena_strdup(a, m->string), arena_strdup(a, m->valuestring)}));
     }
     return true;
 }
@@ -200,7 +187,7 @@ bool st_header_read(const file_map *m, const char *path, arena *a, st_tensor **t
     memcpy(text, m->data + 8, (size_t)length);
     text[length] = 0;
     cJSON *root = NULL;
-    bool ok = st_json_parse(&root, text, (size_t)length, path, f);
+    bool ok = json_parse(&root, text, (size_t)length, path, f);
     free(text);
     if (ok) ok = read_entries(root, m, path, 8 + length, a, tensors, metadata, f);
     cJSON_Delete(root);

@@ -7,16 +7,12 @@
 enum { ST_MAX_HEADER = 100000000 }; /* bytes, the format's own limit */
 
 typedef struct {
-    char *key;
-    const char *value;
-} st_meta; /* stb_ds string map */
+    const char *key, *value;
+} st_meta;
 
 /* Checks the whole header of a mapped file and appends its tensors (their data points into the mapping) and metadata
  * to two stb_ds containers. Strings live in a. Reads nothing behind the header. */
 bool st_header_read(const file_map *m, const char *path, arena *a, st_tensor **tensors, st_meta **metadata, failure *f);
-
-/* JSON text of up to ST_MAX_HEADER bytes; refuses text with so many values that its tree would fill the memory. */
-bool st_json_parse(cJSON **out, const char *text, size_t n, const char *place, failure *f);
 
 /* "PATH: tensor "NAME": ..."; the name is printed with its control characters escaped. */
 bool st_fail(failure *f, const char *path, const char *name, const char *format, ...)

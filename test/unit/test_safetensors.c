@@ -241,7 +241,7 @@ static void test_sharded_folder(void **state) {
 
 static void test_broken_indexes(void **state) {
     expect_index_refusal(state, "{\"a\":\"one.safetensors\",\"b\":\"three.safetensors\",\"c\":\"four.safetensors\"}",
-                         "2 of its 3 files are missing in the folder: three.safetensors, four.safetensors");
+                         "2 of its 3 files are missing in the folder: four.safetensors, three.safetensors");
     expect_index_refusal(state, "{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\",\"d\":\"two.safetensors\"}",
                          "tensor \"d\": listed in two.safetensors, but that file has no such tensor");
     expect_index_refusal(state, "{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}",
