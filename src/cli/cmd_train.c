@@ -15,10 +15,12 @@ static bool check_settings(const config *c, failure *f) {
     return true;
 }
 
-/* A fresh run in a folder of its own: older checkpoints would be taken for this run's. */
+/* Checkpoints of the run whose folder this one takes over: they would be taken for its own. */
 static bool clear_folder(const config *c, failure *f) {
+    TRY(checkpoint_clean(c->output_dir, f));
+    if (!c->overwrite_output_dir) return true;
     int64_t *steps = checkpoint_list(c->output_dir);
-    bool ok = checkpoint_clean(c->output_dir, f);
+    bool ok = true;
     for (int i = 0; i < arrlen(steps) && ok; i++) ok = checkpoint_remove(c->output_dir, steps[i], f);
     if (arrlen(steps)) log_info("%s: %d checkpoints of an earlier run removed", c->output_dir, (int)arrlen(steps));
     arrfree(steps);
@@ -27,7 +29,8 @@ static bool clear_folder(const config *c, failure *f) {
 
 static bool open_report(report **r, const config *c, const resume *from, failure *f) {
     const run_state *s = &from->from.state;
-    if (from->kind == RESUME_FRESH) return clear_folder(c, f) && report_open(r, c, false, f);
+    bool goes_on = from->kind == RESUME_BEHIND && from->goes_on;
+    if (!goes_on) return clear_folder(c, f) && report_open(r, c, false, f);
     return report_open(r, c, true, f) && report_resume(*r, s->step, s->evaluated == s->step, f);
 }
 

@@ -90,11 +90,22 @@ static void compare_batches(text_buf *out, const cJSON *then, const cJSON *now, 
     }
 }
 
+/* Lists are sets: names in another order. */
+static bool same_value(const cJSON *a, const cJSON *b) {
+    if (!cJSON_IsArray(a) || !cJSON_IsArray(b)) return cJSON_Compare(a, b, true);
+    bool same = cJSON_GetArraySize(a) == cJSON_GetArraySize(b);
+    for (const cJSON *x = a->child; x && same; x = x->next) {
+        same = false;
+        for (const cJSON *y = b->child; y && !same; y = y->next) same = cJSON_Compare(x, y, true);
+    }
+    return same;
+}
+
 /* Everything that differs, a line each. */
 static void compare(text_buf *out, const cJSON *then, const cJSON *now, const char *folder) {
     for (const cJSON *item = now->child; item; item = item->next) {
         const cJSON *old = cJSON_GetObjectItemCaseSensitive(then, item->string);
-        if (!old || IS_IN(item->string, free_keys) || cJSON_Compare(old, item, true)) continue;
+        if (!old || IS_IN(item->string, free_keys) || same_value(old, item)) continue;
         if (!IS_IN(item->string, rounding_keys)) {
             put_both(out, item->string, old, item);
             continue;
@@ -194,7 +205,7 @@ static bool find_path(resume *r, const config *c, failure *f) {
     TRY(ok);
     const char *parent = path_join(&r->from.memory, r->from.folder, "..");
     r->kind = RESUME_BEHIND;
-    r->goes_on = file_is_same(parent, c->output_dir) && !is_in_output(c, "summary.json");
+    r->goes_on = file_is_same(parent, c->output_dir) && (c->overwrite_output_dir || !is_in_output(c, "summary.json"));
     return true;
 }
 

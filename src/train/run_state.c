@@ -183,9 +183,12 @@ static void put_entry(text_buf *out, const cJSON *entry) {
     const char *next = "\n      ";
     text_puts(out, "\n    {");
     for (const cJSON *x = entry->child; x; x = x->next, next = ",\n      ") {
-        double value = cJSON_IsNumber(x) ? x->valuedouble : NAN;
-        if (x->string && strcmp(x->string, "step") == 0) text_printf(out, "%s\"step\": %.0f", next, value);
-        else put_number(out, next, x->string ? x->string : "", value);
+        if (!x->string || !cJSON_IsNumber(x)) continue; /* null: a number that was not finite */
+        text_puts(out, next);
+        json_put_string(out, x->string, strlen(x->string));
+        text_puts(out, ": ");
+        if (strcmp(x->string, "step") == 0) text_printf(out, "%.0f", x->valuedouble);
+        else json_put_double(out, x->valuedouble);
     }
     text_puts(out, "\n    }");
 }

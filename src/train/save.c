@@ -2,6 +2,7 @@
 #include "train/save.h"
 #include "base/array.h"
 #include "base/json.h"
+#include "train/checkpoint.h"
 #include "weights/model_folder.h"
 
 #include <string.h>
@@ -19,6 +20,14 @@ bool save_check_folder(const session *s, bool goes_on, failure *f) {
         ok = fail(f, FAIL_INPUT,
                   "output_dir: %s holds a model, to which loaders would apply this adapter; choose another folder",
                   c->output_dir);
+    int64_t *steps = checkpoint_list(c->output_dir);
+    if (ok && !goes_on && !c->overwrite_output_dir && arrlen(steps))
+        ok =
+            fail(f, FAIL_INPUT,
+                 "output_dir: %s already holds checkpoint-%lld: go on with --resume_from_checkpoint auto, name another "
+                 "folder, or give --overwrite_output_dir, which removes it",
+                 c->output_dir, (long long)arrlast(steps));
+    arrfree(steps);
     for (size_t i = 0; ok && !goes_on && !c->overwrite_output_dir && i < sizeof results / sizeof *results; i++)
         if (file_exists(path_join(&a, c->output_dir, results[i])))
             ok = fail(f, FAIL_INPUT,

@@ -156,6 +156,36 @@ train moved "${run[@]:2}" --dataset "$folder/moved.json" --resume_from_checkpoin
     --save_total_limit 2 --save_steps 3
 same_bytes moved/adapter_model.safetensors straight/adapter_model.safetensors
 
+# Other threads give the same bits; other kernels give the same run but for rounding, and a warning.
+again() { # again NAME FLAGS...: from step 4 on
+    local name=$1
+    shift
+    broken_at saved 4 "$name"
+    count=$((count + 1))
+    "$LIGER_SFT" --model "$model" --device cpu --max_length 80 --logging_steps 1000 --output_dir "$folder/$name" "${run[@]}" \
+        --resume_from_checkpoint auto "$@" >"$folder/$name.out" 2>"$folder/$name.err" || wrong "$name: $(cat "$folder/$name.err")"
+}
+again threads --threads 2
+same_bytes threads/adapter_model.safetensors straight/adapter_model.safetensors
+again unfused --threads 1 --use_liger_kernel false
+close_columns 1e-3 loss unfused straight
+grep -q '^warning: .*goes on in other arithmetic' "$folder/unfused.err" || wrong "other kernels are not said"
+
+# Back to an earlier checkpoint of a finished run: later lines go, later checkpoints are replaced.
+cp -r "$folder/saved" "$folder/back"
+train back "${run[@]}" --save_steps 1 --resume_from_checkpoint "$folder/back/checkpoint-6" --overwrite_output_dir
+same_bytes back/adapter_model.safetensors straight/adapter_model.safetensors
+equal_runs back straight
+grep -q '"resumed_from": 6,' "$folder/back/summary.json" || wrong "back: not from 6"
+
+# Checkpoints of an earlier run: in the way, or removed when asked to, never taken for this run's.
+broken_at saved 4 taken
+rm "$folder/taken/metrics.jsonl"
+expect 1 'already holds checkpoint-4: go on with --resume_from_checkpoint auto' taken "${run[@]}"
+train taken "${run[@]}" --seed 9 --save_steps 7 --overwrite_output_dir
+count=$((count + 1))
+[ "$(cd "$folder/taken" && echo checkpoint-*)" = 'checkpoint-10 checkpoint-7' ] || wrong "taken: $(ls "$folder/taken")"
+
 # A finished run: nothing to do, nothing touched.
 before=$(cd "$folder/saved" && find . -type f -exec cksum {} + | sort)
 expect 0 'nothing to do' saved "${run[@]}" --save_steps 1 --resume_from_checkpoint auto

@@ -302,6 +302,35 @@ static void seek(void **state) {
     dataset_free(&d);
 }
 
+/* K03: going on from any step in another split of as many rows deals the rows that would have come. */
+static void seek_in_another_split(void **state) {
+    (void)state;
+    dataset d = make_random(90, 40, 2);
+    run all = open_run(&d, (loader_options){1, 48, 8, 2.5, -1, true, true, 6});
+    for (int64_t step = 0; step < loader_steps(all.l); step++) {
+        run r = open_run(&d, (loader_options){4, 48, 2, 2.5, -1, true, true, 6});
+        int32_t seen[2][8 * 48];
+        int used[2] = {0};
+        assert_int_equal(loader_steps(r.l), loader_steps(all.l));
+        loader_seek(r.l, step);
+        assert_int_equal(loader_row(r.l), step % ((loader_rows(r.l) + 7) / 8) * 8);
+        for (int k = 0; k < 2; k++) {
+            run *one = k ? &r : &all;
+            assert_true(loader_next(one->l, one->b, &one->n));
+            for (int m = 0; m < one->n; m++) {
+                memcpy(seen[k] + used[k], one->b[m].ids, (size_t)one->b[m].info.rows * sizeof(int32_t));
+                used[k] += one->b[m].info.rows;
+            }
+        }
+        assert_int_equal(used[0], used[1]);
+        assert_memory_equal(seen[0], seen[1], (size_t)used[0] * sizeof(int32_t));
+        assert_true(loader_epoch(r.l) == loader_epoch(all.l) && loader_row(r.l) == loader_row(all.l));
+        close_run(&r);
+    }
+    close_run(&all);
+    dataset_free(&d);
+}
+
 static void refusals(void **state) {
     (void)state;
     dataset d = make((int[]){5}, 1, 2), none = {0};
@@ -317,10 +346,17 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packing_random),      cmocka_unit_test(packing_by_hand), cmocka_unit_test(packing_shuffles),
-        cmocka_unit_test(document_edges),      cmocka_unit_test(counters),        cmocka_unit_test(shifted_once),
-        cmocka_unit_test(short_window),        cmocka_unit_test(refusals),        cmocka_unit_test(seek),
+        cmocka_unit_test(packing_random),
+        cmocka_unit_test(packing_by_hand),
+        cmocka_unit_test(packing_shuffles),
+        cmocka_unit_test(document_edges),
+        cmocka_unit_test(counters),
+        cmocka_unit_test(shifted_once),
+        cmocka_unit_test(short_window),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(seek),
         cmocka_unit_test(same_rows_any_split),
+        cmocka_unit_test(seek_in_another_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
