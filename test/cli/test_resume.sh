@@ -215,11 +215,15 @@ for damage in optimizer.safetensors adapter_model.safetensors run_state.json tra
     same_bytes damaged/adapter_model.safetensors straight/adapter_model.safetensors
 done
 
-# save_total_limit: the newest stay, by number; the one with the best evaluation too. A wild rate makes that an early one.
+# save_total_limit: the newest stay, by number, and the one with the best evaluation: an early one, where a run unlearns
+# what its adapter knew.
 names() { (cd "$folder/$1" && ls -d checkpoint-* | sort -t - -k 2 -n | tr '\n' ' '); }
 train limit --dataset "$model/chat.json" --max_steps 11 --gradient_accumulation_steps 1 --save_steps 1 --save_total_limit 3
-train best --dataset "$model/chat.json" --max_steps 6 --gradient_accumulation_steps 1 --save_steps 1 --save_total_limit 2 \
-    --learning_rate 10 --lr_scheduler_type constant --eval_steps 2 --val_dataset "$model/chat.json"
+echo '{"instruction": "Name a colour.", "output": "red"}' >"$folder/red.jsonl"
+echo '{"instruction": "Name a colour.", "output": "the blue sky above"}' >"$folder/blue.jsonl"
+train red --dataset "$folder/red.jsonl" --max_steps 40 --gradient_accumulation_steps 1 --learning_rate 1e-2
+train best --dataset "$folder/blue.jsonl" --adapter "$folder/red" --max_steps 6 --gradient_accumulation_steps 1 --save_steps 1 \
+    --save_total_limit 2 --learning_rate 1e-2 --eval_steps 2 --val_dataset "$folder/red.jsonl"
 best=$(sed -n 's/^{"step": \([0-9]*\), "eval_loss": \([^,]*\),.*/\2 \1/p' "$folder/best/metrics.jsonl" | sort -g | head -n 1 | cut -d ' ' -f 2)
 count=$((count + 4))
 [ "$(names limit)" = 'checkpoint-9 checkpoint-10 checkpoint-11 ' ] || wrong "save_total_limit 3: $(names limit)"
