@@ -2,6 +2,8 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <sys/random.h>
+#include <time.h>
 
 float rng_normal(uint64_t key, uint64_t counter) {
     uint64_t a = rng_bits(key, 2 * counter), b = rng_bits(key, 2 * counter + 1);
@@ -23,4 +25,10 @@ void rng_shuffle(rng *r, int32_t *list, int64_t n) {
         list[i] = list[j];
         list[j] = t;
     }
+}
+
+uint64_t rng_secret(void) {
+    uint64_t key;
+    if (getrandom(&key, sizeof key, 0) != sizeof key) key = rng_mix((uint64_t)time(NULL)); /* an old kernel */
+    return key | 1;
 }

@@ -26,4 +26,8 @@ typedef struct {
 static inline uint64_t rng_next(rng *r) { return rng_bits(r->key, r->counter++); }
 uint64_t rng_below(rng *r, uint64_t n);             /* uniform in [0, n), unbiased; n > 0 */
 void rng_shuffle(rng *r, int32_t *list, int64_t n); /* Fisher-Yates */
+
+/* Odd, from the system, different in each run: the key of a hash table for names from files, so that nobody can choose
+ * names that collide. Nothing else: results do not depend on it. */
+uint64_t rng_secret(void);
 #endif

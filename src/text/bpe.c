@@ -9,6 +9,9 @@
 
 #include <stdlib.h>
 
+/* A word that pushes another out of the cache costs little, so this key is no secret. */
+#define WORD_KEY 0xD6E8FEB86659FD93u
+
 void bpe_scratch_init(bpe_scratch *s) { s->words = xcalloc((size_t)1 << WORD_SLOT_BITS, sizeof *s->words); }
 
 void bpe_scratch_free(bpe_scratch *s) {
@@ -102,7 +105,7 @@ static void encode_parts(const bpe *b, bpe_scratch *s, const char *text, size_t 
 static void encode_word(const bpe *b, bpe_scratch *s, const char *text, size_t n, int kind, int32_t **ids) {
     bpe_word *word = NULL;
     if (n <= WORD_MAX) {
-        word = s->words + (bytes_hash(text, n) >> (64 - WORD_SLOT_BITS));
+        word = s->words + (bytes_hash(text, n, WORD_KEY) >> (64 - WORD_SLOT_BITS));
         if (word->size == (n | (size_t)kind) && memcmp(word->text, text, n) == 0) {
             put_ids(ids, word->ids, word->n_ids);
             return;

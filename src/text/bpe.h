@@ -22,7 +22,8 @@ typedef struct {
     uint64_t *merge_slot;       /* left id, right id, rank; UINT64_MAX: free */
     int32_t *merged;            /* [n_merges] rank -> id of the result */
     uint32_t merge_shift, n_merges;
-    uint64_t *junction; /* bit set over all merges of where they join: bpe_cut.c */
+    uint64_t merge_hash; /* the key of their hash */
+    uint64_t *junction;  /* bit set over all merges of where they join: bpe_cut.c */
     uint32_t junction_shift;
 } bpe; /* zero-initialise */
 
@@ -70,14 +71,14 @@ enum { MERGE_NONE = -1 };
 static inline uint64_t merge_key(int32_t left, int32_t right) {
     return ((uint64_t)(uint32_t)left << TOKEN_ID_BITS | (uint32_t)right) << MERGE_RANK_BITS;
 }
-static inline uint64_t pair_mix(int32_t left, int32_t right) {
-    uint64_t x = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
+static inline uint64_t pair_mix(int32_t left, int32_t right, uint64_t key) { /* key: odd */
+    uint64_t x = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * key;
     return (x ^ x >> 29) * 0xD6E8FEB86659FD93u;
 }
 static inline uint32_t bpe_rank(const bpe *b, int32_t left, int32_t right) { /* UINT32_MAX: no such merge */
     uint64_t key = merge_key(left, right), low = ((uint64_t)1 << MERGE_RANK_BITS) - 1;
     uint64_t mask = UINT64_MAX >> b->merge_shift;
-    for (uint64_t i = pair_mix(left, right) >> b->merge_shift;; i = (i + 1) & mask) {
+    for (uint64_t i = pair_mix(left, right, b->merge_hash) >> b->merge_shift;; i = (i + 1) & mask) {
         uint64_t slot = b->merge_slot[i];
         if ((slot & ~low) == key) return (uint32_t)(slot & low);
         if (slot == UINT64_MAX) return UINT32_MAX;

@@ -14,6 +14,9 @@
 #include "text/bpe.h"
 #include "text/unicode.h"
 
+/* A false hit costs little, so this key is no secret. */
+#define JUNCTION_KEY 0x9E3779B97F4A7C15u
+
 enum { EDGE = 3, WIDE_LEAD = 0xE0 };
 
 /* 1 to 3 bytes and how many, in one number. */
@@ -24,12 +27,12 @@ static uint32_t edge_key(const uint8_t *bytes, size_t n) {
 }
 
 static void bit_set(bpe *b, uint32_t left, uint32_t right) {
-    uint64_t bit = pair_mix((int32_t)left, (int32_t)right) >> b->junction_shift;
+    uint64_t bit = pair_mix((int32_t)left, (int32_t)right, JUNCTION_KEY) >> b->junction_shift;
     b->junction[bit >> 6] |= (uint64_t)1 << (bit & 63);
 }
 
 static bool bit_get(const bpe *b, uint32_t left, uint32_t right) {
-    uint64_t bit = pair_mix((int32_t)left, (int32_t)right) >> b->junction_shift;
+    uint64_t bit = pair_mix((int32_t)left, (int32_t)right, JUNCTION_KEY) >> b->junction_shift;
     return b->junction[bit >> 6] >> (bit & 63) & 1;
 }
 

@@ -3,6 +3,7 @@
  * The file is not trusted: ids are bounded, each stands once, a merge needs both its parts and its result in the
  * vocabulary (Hugging Face's library refuses the rest, too).  Holes between ids are allowed, as there.
  * A later merge of the same pair replaces an earlier one, as there. */
+#include "base/rng.h"
 #include "text/bpe.h"
 #include "text/unicode.h"
 
@@ -120,7 +121,7 @@ static bool merge_parts(const cJSON *item, int64_t line, const char **left, size
 
 static void merge_put(bpe *b, int32_t left, int32_t right, uint32_t rank) {
     uint64_t key = merge_key(left, right), low = ((uint64_t)1 << MERGE_RANK_BITS) - 1;
-    uint64_t mask = UINT64_MAX >> b->merge_shift, i = pair_mix(left, right) >> b->merge_shift;
+    uint64_t mask = UINT64_MAX >> b->merge_shift, i = pair_mix(left, right, b->merge_hash) >> b->merge_shift;
     while (b->merge_slot[i] != UINT64_MAX && (b->merge_slot[i] & ~low) != key) i = (i + 1) & mask;
     b->merge_slot[i] = key | rank;
 }
@@ -137,6 +138,7 @@ static void merges_reserve(bpe *b, size_t n) {
     b->merge_slot = xmalloc(((size_t)1 << bits) * sizeof *b->merge_slot);
     memset(b->merge_slot, 0xFF, ((size_t)1 << bits) * sizeof *b->merge_slot);
     b->merge_shift = 64 - bits;
+    b->merge_hash = rng_secret();
     b->merged = xcalloc(n + 1, sizeof *b->merged);
     b->junction = xcalloc((size_t)1 << (junction_bits - 6), sizeof *b->junction);
     b->junction_shift = 64 - junction_bits;

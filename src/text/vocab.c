@@ -1,5 +1,6 @@
 /* vocab.c - one pool of texts, two arrays by id, and a hash table of ids with open addressing at half load. */
 #include "text/vocab.h"
+#include "base/rng.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ void vocab_free(vocab *v) {
 }
 
 static void slot_fill(vocab *v, int32_t id) {
-    uint32_t i = (uint32_t)bytes_hash(v->pool + v->start[id], v->length[id]) & (v->n_slots - 1);
+    uint32_t i = (uint32_t)bytes_hash(v->pool + v->start[id], v->length[id], v->key) & (v->n_slots - 1);
     while (v->slot[i] >= 0) i = (i + 1) & (v->n_slots - 1);
     v->slot[i] = id;
 }
@@ -21,6 +22,7 @@ static void slot_fill(vocab *v, int32_t id) {
 static void slots_double(vocab *v) {
     uint32_t old_n = v->n_slots;
     int32_t *old = v->slot;
+    if (!old_n) v->key = rng_secret();
     v->n_slots = old_n ? old_n * 2 : 1024;
     v->slot = xmalloc(v->n_slots * sizeof *v->slot);
     memset(v->slot, 0xFF, v->n_slots * sizeof *v->slot);
@@ -62,7 +64,7 @@ void vocab_put(vocab *v, int32_t id, const char *text, size_t n, bool find) {
 
 int32_t vocab_find(const vocab *v, const char *text, size_t n) {
     if (!v->n_slots) return -1;
-    uint32_t i = (uint32_t)bytes_hash(text, n) & (v->n_slots - 1);
+    uint32_t i = (uint32_t)bytes_hash(text, n, v->key) & (v->n_slots - 1);
     for (; v->slot[i] >= 0; i = (i + 1) & (v->n_slots - 1)) {
         int32_t id = v->slot[i];
         if (v->length[id] == n && memcmp(v->pool + v->start[id], text, n) == 0) return id;

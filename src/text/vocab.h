@@ -18,7 +18,8 @@ typedef struct {
     int32_t size, room;       /* largest id + 1 */
     int32_t *slot;            /* ids, -1 = free; count <= half the slots */
     uint32_t n_slots, count;
-} vocab; /* zero-initialise */
+    uint64_t key; /* of the hash */
+} vocab;          /* zero-initialise */
 
 void vocab_free(vocab *v);
 /* The id must be free. `find`: vocab_find finds it. */
@@ -30,13 +31,19 @@ static inline const char *vocab_text(const vocab *v, int32_t id, size_t *n) {
     return v->pool + v->start[id];
 }
 
-/* 8 bytes at a time; the tail is read without passing the end. */
-static inline uint64_t bytes_hash(const char *s, size_t n) {
-    uint64_t h = n * 0x9E3779B97F4A7C15u, w;
+/* Both halves of a product: the upper bits of the inputs count in the lower bits of the result, too. */
+static inline uint64_t fold(uint64_t a, uint64_t b) {
+    __extension__ typedef unsigned __int128 wide;
+    wide product = (wide)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* 8 bytes at a time; the tail is read without passing the end. key: odd; a secret one where texts come from a file. */
+static inline uint64_t bytes_hash(const char *s, size_t n, uint64_t key) {
+    uint64_t h = (n ^ key) * 0x9E3779B97F4A7C15u, w;
     for (; n >= 8; s += 8, n -= 8) {
         memcpy(&w, s, 8);
-        h = (h ^ w) * 0xD6E8FEB86659FD93u;
-        h ^= h >> 32;
+        h = fold(h ^ w, key);
     }
     w = 0;
     if (n >= 4) {
@@ -47,9 +54,6 @@ static inline uint64_t bytes_hash(const char *s, size_t n) {
     } else if (n) {
         w = (uint64_t)(uint8_t)s[0] | (uint64_t)(uint8_t)s[n / 2] << 8 | (uint64_t)(uint8_t)s[n - 1] << 16;
     }
-    h = (h ^ w) * 0xD6E8FEB86659FD93u;
-    h ^= h >> 32;
-    h *= 0xD6E8FEB86659FD93u;
-    return h ^ h >> 32;
+    return fold(fold(h ^ w, key), 0xD6E8FEB86659FD93u);
 }
 #endif

@@ -4,7 +4,7 @@
 
 #include "model/model.h"
 #include "pass/pass.h"
-#include "text/normalize.h"
+#include "text/bpe.h"
 #include "text/unicode_form.h"
 #include "weights/adapter.h"
 
@@ -351,6 +351,30 @@ static void test_one_letter(void **state) {
     free(text);
 }
 
+/* Names that share a place of the vocabulary's hash table under one key, and pairs of ids of the merges' table, are
+ * spread by another key; and each tokenizer has a key of its own. */
+static void test_keys_of_hashes(void **state) {
+    enum { NAMES = 256, PLACES = 1024 };
+    const uint64_t first = 0x123456789ABCDEFu, second = 0xFEDCBA987654321u;
+    int names = 0, pairs = 0, same_names = 0, same_pairs = 0;
+    for (uint64_t i = 0; names < NAMES; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "token%015lld", (long long)i);
+        if (bytes_hash(name, 20, first) % PLACES) continue;
+        names++;
+        same_names += bytes_hash(name, 20, second) % PLACES == 0;
+    }
+    for (int32_t i = 0; pairs < NAMES; i++) {
+        if (pair_mix(i % 1000, i / 1000, first) >> 54) continue;
+        pairs++;
+        same_pairs += pair_mix(i % 1000, i / 1000, second) >> 54 == 0;
+    }
+    assert_in_range(same_names, 0, 8);
+    assert_in_range(same_pairs, 0, 8);
+    assert_true(rng_secret() != rng_secret());
+    (void)state;
+}
+
 /* ---- adapter_config.json ---- */
 
 #define LORA "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1,"
@@ -415,6 +439,7 @@ int main(void) {
         HOSTILE_TEST(test_marks_out_of_order),
         HOSTILE_TEST(test_forms),
         HOSTILE_TEST(test_one_letter),
+        HOSTILE_TEST(test_keys_of_hashes),
         HOSTILE_TEST(test_adapter_lists),
         HOSTILE_TEST(test_slow_target),
     };
