@@ -55,7 +55,7 @@ static bool train(session *s, const config *c, const resume *from, double begin,
 /* Where the run begins is looked up first, so that settings that do not fit are told before anything is opened. */
 static bool find_and_train(const config *c, double begin, failure *f) {
     resume from;
-    bool ok = resume_find(&from, c, f);
+    bool ok = resume_find(&from, c, 1, f);
     if (ok && from.kind != RESUME_FINISHED) {
         session s = {0};
         ok = train(&s, c, &from, begin, f);

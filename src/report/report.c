@@ -185,6 +185,7 @@ static void put_summary(text_buf *t, const run_summary *s, const config *c) {
     put_double(t, next, "first_loss", s->first_loss);
     put_double(t, next, "eval_loss", s->eval_loss);
     put_int(t, next, "skipped_steps", s->skipped_steps);
+    put_int(t, next, "step_rows", s->step_rows);
     put_int(t, next, "resumed_from", s->resumed_from);
     put_int(t, next, "checkpoints", s->checkpoints);
     put_double(t, next, "save_seconds", s->save_seconds);

@@ -17,6 +17,7 @@ typedef struct {
 typedef struct {
     int64_t steps, skipped_steps; /* skipped: without an update, for a loss or gradient that is not finite */
     double first_loss, loss;      /* of the first and the last step */
+    int64_t step_rows;            /* packed rows of a step, over all ranks */
     int64_t tokens, label_tokens, slots;
     double tokens_per_second, label_tokens_per_second, slots_per_second;
     double packing_efficiency;                                /* tokens / slots */

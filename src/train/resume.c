@@ -72,21 +72,18 @@ static double number_of(const cJSON *args, const char *key) {
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-static double rows_of_step(const cJSON *args) {
-    return number_of(args, "per_device_train_batch_size") * number_of(args, "gradient_accumulation_steps");
-}
-
-static void compare_batches(text_buf *out, const cJSON *then, const cJSON *now, const char *folder) {
+/* The rows of a step may be dealt in another way, but not be more or fewer. */
+static void compare_batches(text_buf *out, const cJSON *then, double rows_then, const cJSON *now, double rows_now,
+                            const char *folder) {
     static const char *const keys[] = {"per_device_train_batch_size", "gradient_accumulation_steps"};
-    double a = rows_of_step(then), b = rows_of_step(now);
-    if (a != b) {
-        text_printf(out, "\n  rows of a step: %.0f in the checkpoint, %.0f now (%s %.0f x %s %.0f)", a, b, keys[0],
-                    number_of(now, keys[0]), keys[1], number_of(now, keys[1]));
-    } else if (number_of(then, keys[0]) != number_of(now, keys[0])) {
+    double was = number_of(then, keys[0]), is = number_of(now, keys[0]);
+    if (rows_then != rows_now) {
+        text_printf(out, "\n  rows of a step: %.0f in the checkpoint, %.0f now (%s %.0f, %s %.0f)", rows_then, rows_now,
+                    keys[0], is, keys[1], number_of(now, keys[1]));
+    } else if (was != is || number_of(then, keys[1]) != number_of(now, keys[1])) {
         log_info("%s: its steps of %.0f rows were dealt as %.0f x %.0f, now as %.0f x %.0f: the same rows in the same "
                  "order",
-                 folder, a, number_of(then, keys[0]), number_of(then, keys[1]), number_of(now, keys[0]),
-                 number_of(now, keys[1]));
+                 folder, rows_now, was, rows_then / was, is, rows_now / is);
     }
 }
 
@@ -115,15 +112,18 @@ static void compare(text_buf *out, const cJSON *then, const cJSON *now, const ch
         log_warning("%s: the run goes on in other arithmetic, equal but for rounding:%s", folder, both.data);
         text_free(&both);
     }
-    compare_batches(out, then, now, folder);
 }
 
-static bool same_settings(const cJSON *then, const config *c, const char *folder, failure *f) {
+/* then, rows_then: settings and rows of a step of what `folder` holds. */
+static bool same_settings(const cJSON *then, double rows_then, const config *c, int ranks, const char *folder,
+                          failure *f) {
+    double rows = (double)(c->per_device_train_batch_size * c->gradient_accumulation_steps * ranks);
     text_buf text = {0}, differences = {0};
     cJSON *now;
     config_put_json(c, &text);
     bool ok = json_parse(&now, text.data, text.size, "the settings", f);
     if (ok) compare(&differences, then, now, folder);
+    if (ok) compare_batches(&differences, then, rows_then, now, rows, folder);
     if (ok) cJSON_Delete(now);
     if (ok && differences.size)
         ok =
@@ -139,7 +139,7 @@ static bool same_settings(const cJSON *then, const config *c, const char *folder
 /* ---- finding ---- */
 
 /* output_dir holds a whole result: summary.json is written last. */
-static bool find_finished(resume *r, const config *c, failure *f) {
+static bool find_finished(resume *r, const config *c, int ranks, failure *f) {
     arena a = {0};
     cJSON *root = NULL;
     const char *path = path_join(&a, c->output_dir, "summary.json");
@@ -147,7 +147,8 @@ static bool find_finished(resume *r, const config *c, failure *f) {
     if (there) {
         ok = json_read(&root, path, f);
         const cJSON *args = ok ? json_find(root, "config") : NULL;
-        if (ok && cJSON_IsObject(args)) ok = same_settings(args, c, c->output_dir, f);
+        if (ok && cJSON_IsObject(args))
+            ok = same_settings(args, number_of(root, "step_rows"), c, ranks, c->output_dir, f);
         if (ok) r->kind = RESUME_FINISHED;
     }
     if (ok && there)
@@ -181,8 +182,8 @@ static bool is_in_output(const config *c, const char *name) {
     return there;
 }
 
-static bool find_auto(resume *r, const config *c, failure *f) {
-    TRY(find_finished(r, c, f));
+static bool find_auto(resume *r, const config *c, int ranks, failure *f) {
+    TRY(find_finished(r, c, ranks, f));
     if (r->kind == RESUME_FINISHED || find_newest(r, c->output_dir)) return r->goes_on = true;
     r->goes_on = is_in_output(c, "metrics.jsonl"); /* of a run that was broken off early */
     log_info("resume_from_checkpoint: %s has no whole checkpoint, the run starts at its first step", c->output_dir);
@@ -215,14 +216,15 @@ static void say_where(const resume *r) {
              (long long)s->step, (long long)s->steps, s->epoch, (long long)s->row, (long long)s->rows);
 }
 
-bool resume_find(resume *r, const config *c, failure *f) {
+bool resume_find(resume *r, const config *c, int ranks, failure *f) {
     const char *from = c->resume_from_checkpoint;
     *r = (resume){0};
     if (!from[0]) return true;
-    TRY(strcmp(from, "auto") == 0 ? find_auto(r, c, f) : find_path(r, c, f));
+    TRY(strcmp(from, "auto") == 0 ? find_auto(r, c, ranks, f) : find_path(r, c, f));
     if (r->kind != RESUME_BEHIND) return true;
-    TRY(same_settings(r->from.args, c, r->from.folder, f));
-    if (r->from.state.step == r->from.state.steps && !r->goes_on) TRY(find_finished(r, c, f));
+    const run_state *state = &r->from.state;
+    TRY(same_settings(r->from.args, (double)state->sum.step_rows, c, ranks, r->from.folder, f));
+    if (state->step == state->steps && !r->goes_on) TRY(find_finished(r, c, ranks, f));
     if (r->kind == RESUME_BEHIND) say_where(r);
     return true;
 }

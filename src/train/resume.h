@@ -16,9 +16,9 @@ typedef struct {
     checkpoint from; /* RESUME_BEHIND */
 } resume;
 
-/* Looks for what the config names and compares the settings; reads no weights of the model. Says on standard error what
- * it found. RESUME_FINISHED: output_dir holds this run's result. */
-bool resume_find(resume *r, const config *c, failure *f);
+/* Looks for what the config names and compares the settings, for a run on so many ranks; reads no weights of the model.
+ * Says on standard error what it found. RESUME_FINISHED: output_dir holds this run's result. */
+bool resume_find(resume *r, const config *c, int ranks, failure *f);
 void resume_close(resume *r);
 
 /* Identity of what the session and the data set hold. */

@@ -15,13 +15,13 @@ typedef struct { /* what the run learns from, by content: paths may change */
 } run_source;
 
 typedef struct {
-    int64_t step, steps;          /* done; of the whole run */
-    int64_t updates;              /* steps that changed the weights: Adam's t */
-    int64_t evaluated;            /* step of the last evaluation; 0: none */
-    int64_t best_step;            /* of the checkpoint with the lowest evaluation loss; 0: none was evaluated */
-    double best_loss, busy;       /* busy: seconds inside steps */
-    double epoch;                 /* epochs done */
-    int64_t row, rows, step_rows; /* next packed row of the epoch; rows of an epoch and of a step */
+    int64_t step, steps;    /* done; of the whole run */
+    int64_t updates;        /* steps that changed the weights: Adam's t */
+    int64_t evaluated;      /* step of the last evaluation; 0: none */
+    int64_t best_step;      /* of the checkpoint with the lowest evaluation loss; 0: none was evaluated */
+    double best_loss, busy; /* busy: seconds inside steps */
+    double epoch;           /* epochs done */
+    int64_t row, rows;      /* next packed row of the epoch; rows of an epoch */
     run_source source;
     run_summary sum;  /* so far */
     text_buf history; /* the entries of trainer_state.json's log_history, with commas between */

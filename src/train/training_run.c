@@ -64,14 +64,15 @@ static bool go_to(run *t, const resume *from, failure *f) {
 }
 
 static bool open_parts(run *t, const dataset *data, const resume *from, failure *f) {
+    const config *c = t->s->c;
     TRY(open_loader(t, data, f));
     TRY(optimizer_open(&t->o, t->s, f));
     t->saver = saver_open(t->s, t->o);
     t->state = (run_state){.steps = loader_steps(t->l),
                            .rows = loader_rows(t->l),
-                           .step_rows = t->s->c->per_device_train_batch_size * t->n_batches,
                            .source = resume_source(t->s, data),
                            .best_loss = NAN,
+                           .sum.step_rows = c->per_device_train_batch_size * c->gradient_accumulation_steps,
                            .sum.eval_loss = NAN};
     return !from || from->kind != RESUME_BEHIND || go_to(t, from, f);
 }
