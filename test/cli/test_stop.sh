@@ -59,6 +59,26 @@ for key in loss learning_rate grad_norm eval_loss; do
 done
 [ $saved -ge 3 ] || wrong "only $saved of $stops stops came while steps ran"
 
+# In the middle of an evaluation: it is left, and done when the run goes on.
+run=(--dataset "$model/chat.json" --max_steps 6 --gradient_accumulation_steps 1 --learning_rate 1e-2 --eval_steps 3
+    --val_dataset "$folder/rows.jsonl" --resume_from_checkpoint auto)
+train evaluated "${run[@]}"
+for step in 3 6; do
+    begin evaluating
+    until grep -q "^{\"step\": $step," "$folder/evaluating/metrics.jsonl" 2>/dev/null || ! kill -0 $pid; do sleep 0.001; done
+    kill -TERM $pid
+    wait $pid
+    code=$?
+    count=$((count + 1))
+    [ $code = 130 ] && grep -q "after step $step of 6" "$folder/err" || wrong "in the evaluation: exit code $code: $(cat "$folder/err")"
+    grep -q "\"evaluated\": $((step - 3))," "$folder/evaluating/checkpoint-$step/run_state.json" ||
+        wrong "the evaluation behind step $step was not cut off"
+done
+train evaluating "${run[@]}"
+same_bytes evaluating/adapter_model.safetensors evaluated/adapter_model.safetensors
+[ "$(column evaluating eval_loss)" = "$(column evaluated eval_loss)" ] || wrong "evaluations differ"
+[ "$(grep -c eval_loss "$folder/evaluating/metrics.jsonl")" = 2 ] || wrong "not two evaluations"
+
 # While the rows are read and tokenized there is nothing to save, and no reason to wait.
 for ((i = 0; i < 60; i++)); do cat "$folder/rows.jsonl"; done >"$folder/many.jsonl"
 for signal in INT TERM; do
