@@ -6,54 +6,57 @@
 #include "cuda.cuh"
 
 namespace {
-enum { PAIRS = 2, MOST_THREADS = 512 };
+enum { WARPS = 4, AHEAD = 4 };
 
-/* One block: one row, all its heads; a thread turns PAIRS pairs of vectors at a time, which it loads before the block
- * fills the table, so that the sines hide behind the loads. Grid: n rows. Shared: float table[d] (cosines, sines). */
+/* One warp: one row.  A lane keeps the sines of W places of a head and turns them in head after head, AHEAD heads'
+ * loads in flight; narrow heads share the warp, and what a head has beyond 32 lanes takes another walk over the row.
+ * Grid: ceil(n / WARPS). */
 template <typename T, int W>
-__global__ void __launch_bounds__(MOST_THREADS)
-    rope_kernel(span<T> y, span<T> x, const int32_t *pos, const float *freq, int half, int pairs, float sign) {
-    extern __shared__ __align__(32) float table[];
-    const T *in = x.data + (int64_t)blockIdx.x * x.ld;
-    T *out = y.data + (int64_t)blockIdx.x * y.ld;
-    int per_head = half / W;
-    float position = (float)pos[blockIdx.x];
-    for (int first = 0; first < pairs; first += blockDim.x * PAIRS) {
-        pack<T, W> low[PAIRS], high[PAIRS];
-        int at[PAIRS], j[PAIRS];
+__global__ void __launch_bounds__(32 * WARPS) rope_kernel(span<T> y, span<T> x, const int32_t *pos, const float *freq,
+                                                          int half, int heads, int64_t n, float sign) {
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row >= n) return;
+    const int lane = threadIdx.x % 32, of_head = half / W, lanes = of_head < 32 ? of_head : 32, at_once = 32 / lanes;
+    if (lane >= lanes * at_once) return;
+    const float position = (float)pos[row];
+    for (int place = lane % lanes; place < of_head; place += 32) {
+        const T *in = x.data + row * x.ld + place * W;
+        T *out = y.data + row * y.ld + place * W;
+        float cosine[W], sine[W];
+        bool has_angle = false;
+        for (int first = lane / lanes; first < heads; first += at_once * AHEAD) {
+            pack<T, W> low[AHEAD], high[AHEAD];
 #pragma unroll
-        for (int u = 0; u < PAIRS; u++) {
-            int pair = first + u * blockDim.x + threadIdx.x, head = pair / per_head;
-            j[u] = (pair - head * per_head) * W;
-            at[u] = pair < pairs ? head * 2 * half + j[u] : -1;
-            if (at[u] < 0) continue;
-            low[u] = load<T, W>(in + at[u]);
-            high[u] = load<T, W>(in + at[u] + half);
-        }
-        if (first == 0) {
-            for (int i = threadIdx.x; i < half; i += blockDim.x) {
-                float sine, cosine;
-                sincosf(position * freq[i], &sine, &cosine);
-                table[i] = cosine;
-                table[half + i] = sign * sine;
+            for (int u = 0; u < AHEAD; u++) {
+                int head = first + u * at_once;
+                if (head >= heads) continue;
+                low[u] = load<T, W>(in + head * 2 * half);
+                high[u] = load<T, W>(in + head * 2 * half + half);
             }
-            __syncthreads();
-        }
+            if (!has_angle) { /* behind the first loads, which hide it */
+                has_angle = true;
 #pragma unroll
-        for (int u = 0; u < PAIRS; u++) {
-            if (at[u] < 0) continue;
-            float a[W], b[W];
-            unpack<T, W>(a, low[u]);
-            unpack<T, W>(b, high[u]);
-            pack<float, W> cosine = load<float, W>(table + j[u]), sine = load<float, W>(table + half + j[u]);
-#pragma unroll
-            for (int i = 0; i < W; i++) {
-                float c = cosine.x[i], s = sine.x[i], turned = a[i] * c - b[i] * s;
-                b[i] = b[i] * c + a[i] * s;
-                a[i] = turned;
+                for (int i = 0; i < W; i++) {
+                    sincosf(position * freq[place * W + i], &sine[i], &cosine[i]);
+                    sine[i] *= sign;
+                }
             }
-            store<T, W>(out + at[u], packed<T, W>(a));
-            store<T, W>(out + at[u] + half, packed<T, W>(b));
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                int head = first + u * at_once;
+                if (head >= heads) continue;
+                float a[W], b[W];
+                unpack<T, W>(a, low[u]);
+                unpack<T, W>(b, high[u]);
+#pragma unroll
+                for (int i = 0; i < W; i++) {
+                    float turned = a[i] * cosine[i] - b[i] * sine[i];
+                    b[i] = b[i] * cosine[i] + a[i] * sine[i];
+                    a[i] = turned;
+                }
+                store<T, W>(out + head * 2 * half, packed<T, W>(a));
+                store<T, W>(out + head * 2 * half + half, packed<T, W>(b));
+            }
         }
     }
 }
@@ -68,10 +71,8 @@ extern "C" void cuda_rope(const tensor *y, const tensor *x, const int32_t *pos, 
         using T = decltype(zero);
         bool is_wide = cuda_is_wide<T>(x) && cuda_is_wide<T>(y) && half % wide<T>() == 0;
         cuda_with_width<T>(is_wide, [&](auto W) {
-            int64_t pairs = x->cols / 2 / W(), threads = cuda_ceil(cuda_ceil(pairs, PAIRS), 32) * 32;
-            if (threads > MOST_THREADS) threads = MOST_THREADS;
-            rope_kernel<T, W()><<<(unsigned)n, (unsigned)threads, (size_t)half * 2 * sizeof(float), cuda_stream()>>>(
-                span_of<T>(y), span_of<T>(x), pos, (const float *)freq->data, (int)half, (int)pairs,
+            rope_kernel<T, W()><<<(unsigned)cuda_ceil(n, WARPS), 32 * WARPS, 0, cuda_stream()>>>(
+                span_of<T>(y), span_of<T>(x), pos, (const float *)freq->data, (int)half, (int)(x->cols / 2 / half), n,
                 inverse ? -1.0f : 1.0f);
         });
     });
