@@ -6,7 +6,8 @@ The reference runs every document of the packed row alone (batch 1, eager attent
 has to give the concatenation.  The same quantities in float64 give the reference's own rounding error, and HF's packed
 path (positions that restart) must agree as well; both are printed and checked.
 
-Needs torch, transformers 5, peft, safetensors.  Usage: make_fixtures.py [--out test/fixtures/models] [NAME ...]
+Needs torch, transformers 5, peft, safetensors.
+Usage: make_fixtures.py [--out test/fixtures/models] [--bf16: only add these distances to files that exist] [NAME ...]
 
 golden.safetensors holds (N tokens in the row, V vocabulary, S steps):
   input_ids position_ids labels target   [N] int32; target[t] is the label of t+1 in the same document, else -100
@@ -16,6 +17,9 @@ golden.safetensors holds (N tokens in the row, V vocabulary, S steps):
   PARAM.grad                             full tuning (no adapter): dLoss/dPARAM for every parameter of the model
   LORA.grad, LORA.final                  adapter tensors, as named in PEFT's file: gradient, and value after S steps
   lora.steps.{loss,grad_norm,learning_rate}, full.steps.{...}   [S]
+  bf16.{base,lora}.{logits,row,nll,loss,grads}, bf16.{full,lora}.steps, bf16.lora.final   [1]: how far the same model is
+      from these values when transformers runs it in bfloat16: |a - b| / |b| of the tensor (row: of a token's logits;
+      grads, final: of the worst tensor; steps: the worst loss or gradient norm).  The steps keep float32 masters.
 """
 import argparse
 import json
@@ -185,7 +189,7 @@ def no_decay(name):
     return re.search(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", name.lower()) is not None
 
 
-def train(model, row, max_grad_norm):
+def train(model, row, max_grad_norm, autocast=False):
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     groups = [{"params": [p for n, p in named if not no_decay(n)]},
               {"params": [p for n, p in named if no_decay(n)], "weight_decay": 0.0}]
@@ -194,7 +198,8 @@ def train(model, row, max_grad_norm):
     out = {"loss": [], "grad_norm": [], "learning_rate": []}
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = run_alone(model, row)[2]
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = run_alone(model, row)[2]
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_([p for _, p in named], max_grad_norm)
         out["loss"].append(loss.item())
@@ -222,6 +227,33 @@ def check_packed(folder, row, want):
     return worst
 
 
+def bf16_distances(folder, golden):
+    """transformers' own rounding in bfloat16, which a program in bfloat16 is measured against."""
+    row = {k: golden[k] for k in ("input_ids", "position_ids", "cu_seqlens", "labels", "target")}
+    far = {}
+    for kind, load in (("base", load_base), ("lora", load_lora)):
+        values, grads = run_once(load(folder, torch.bfloat16), row)
+        far |= {f"{kind}.{k}": distance(v, golden[f"{kind}.{k}"]) for k, v in values.items()}
+        far[f"{kind}.row"] = max(distance(a, b) for a, b in zip(values["logits"], golden[f"{kind}.logits"]))
+        far[f"{kind}.grads"] = max(distance(g, golden[f"{n}.grad"]) for n, g in grads.items())
+        label = "full" if kind == "base" else kind
+        model = load(folder, torch.float32)
+        steps = train(model, row, MAX_GRAD_NORM[label], autocast=True)
+        far[f"{label}.steps"] = max(((steps[k] - golden[f"{label}.steps.{k}"]) / golden[f"{label}.steps.{k}"]).abs().max()
+                                    .item() for k in ("loss", "grad_norm"))
+        if kind == "lora":
+            far["lora.final"] = max(distance(t, golden[f"{n}.final"])
+                                    for n, t in get_peft_model_state_dict(model).items())
+    return {f"bf16.{k}": torch.tensor([v], dtype=torch.float32) for k, v in far.items()}
+
+
+def add_bf16(folder):
+    golden = load_file(folder / "golden.safetensors")
+    far = bf16_distances(folder, golden)
+    save_file(golden | far, folder / "golden.safetensors")
+    print(folder.name + ":", ", ".join(f"{k} {v.item():.1e}" for k, v in far.items()), flush=True)
+
+
 def make(folder):
     config, stored, spelling, seed = MODELS[folder.name]
     shutil.rmtree(folder, ignore_errors=True)
@@ -247,6 +279,7 @@ def make(folder):
         noise[label + " steps"] = ((steps["loss"] - exact["loss"]).abs() / exact["loss"]).max().item()
         if kind == "lora":
             golden |= {f"{n}.final": t for n, t in get_peft_model_state_dict(model).items()}
+    golden |= bf16_distances(folder, golden)
     noise["packed"] = check_packed(folder, row, golden["base.logits"])
     save_file({k: v.contiguous() for k, v in golden.items()}, folder / "golden.safetensors")
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
@@ -261,10 +294,11 @@ def make(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "test/fixtures/models")
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("names", nargs="*", default=[])
     args = parser.parse_args()
     for name in args.names or MODELS:
-        make(args.out / name)
+        (add_bf16 if args.bf16 else make)(args.out / name)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 /* test_parity.c - every model family against transformers + PEFT in float32; `test_parity --cuda` on the card in
- * float32, `test_parity --cuda-bf16` in bf16, where tensors are held to a normalised mean square error of 1e-4.
+ * float32, `test_parity --cuda-bf16` in bf16.  There a tensor may be as far from float32 as NMSE 1e-4 or, where
+ * transformers' own bfloat16 run of the same model is farther (as it is for gradients of these random models: up to
+ * 1e-2), half as far again as that one.
  *
  * The golden values come from scripts/make_fixtures.py, which ran each document of the packed row by itself.  Checked
  * for fused and unfused programs: logits (of whole rows and over a key/value cache), per-token and mean loss, every
@@ -17,6 +19,21 @@ static bool bf16;
 static const char *const FIXTURES[] = {"llama", "llama-tied",   "llama3-rope", "llama-bias",
                                        "qwen2", "qwen2-window", "qwen3",       "mistral"};
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
+
+static bool is_lora(const fixture_run *r) {
+    return r->o.kind == RUN_LORA || r->o.kind == RUN_LORA_LOGITS || r->o.kind == RUN_LORA_CACHED;
+}
+
+/* The tolerance of `what` (a name behind bf16.KIND. in the golden file): `exact` in float32. */
+static double allowed(const fixture_run *r, const char *kind, const char *what, double exact) {
+    char name[64];
+    if (!bf16) return exact;
+    snprintf(name, sizeof name, "bf16.%s.%s", is_lora(r) ? "lora" : kind, what);
+    float *theirs = fixture_floats(fixture_golden(r, name));
+    double bound = fmax(exact, 1.5 * (double)theirs[0]);
+    free(theirs);
+    return bound;
+}
 
 static double worst; /* of the test that runs, for its line */
 
@@ -56,7 +73,8 @@ static void test_logits(void **state) {
         fixture_run *r = fixture_open(
             (fixture_options){.model = *state, .kind = adapter ? RUN_LORA_LOGITS : RUN_LOGITS, .fused = fused});
         fixture_run_row(r, false);
-        check_value(r, adapter ? "lora.logits" : "base.logits", r->s.io.logits, TOLERANCE);
+        check_value(r, adapter ? "lora.logits" : "base.logits", r->s.io.logits,
+                    allowed(r, "base", "logits", TOLERANCE));
         fixture_close(r);
     }
 }
@@ -82,7 +100,7 @@ static void check_cached_document(fixture_run *r, int document, const float *wan
         }
         free(got);
         note(sqrt(difference / size));
-        if (!(sqrt(difference / size) <= TOLERANCE))
+        if (!(sqrt(difference / size) <= allowed(r, "base", "row", TOLERANCE)))
             test_fail("%s: document %d, token %d: logits over the cache differ by %.3g", r->o.model, document, done,
                       sqrt(difference / size));
     }
@@ -115,7 +133,7 @@ static void check_gradients(const fixture_run *r) {
         char name[256];
         snprintf(name, sizeof name, "%s.grad", value->name);
         assert_int_not_equal(value->grad, 0);
-        check_value(r, name, value->grad, TOLERANCE);
+        check_value(r, name, value->grad, allowed(r, "base", "grads", TOLERANCE));
         found++;
     }
     assert_int_equal(found, wanted);
@@ -127,9 +145,9 @@ static void check_loss_and_gradients(const char *model, run_kind kind) {
     for (int fused = 0; fused < 2; fused++) {
         fixture_run *r = fixture_open((fixture_options){.model = model, .kind = kind, .fused = fused});
         fixture_run_row(r, false);
-        check_value(r, lora ? "lora.nll" : "base.nll", r->s.io.nll, TOLERANCE);
+        check_value(r, lora ? "lora.nll" : "base.nll", r->s.io.nll, allowed(r, "base", "nll", TOLERANCE));
         fixture_run_row(r, true);
-        check_value(r, lora ? "lora.loss" : "base.loss", r->s.io.loss, TOLERANCE);
+        check_value(r, lora ? "lora.loss" : "base.loss", r->s.io.loss, allowed(r, "base", "loss", TOLERANCE));
         check_gradients(r);
         fixture_close(r);
     }
@@ -151,7 +169,8 @@ static float *results_of(fixture_options o, float *loss, int64_t *arena_bytes) {
 static void check_same_bits(const char *model, run_kind kind, bool fused) {
     int64_t kept_bytes, bytes;
     float kept_loss, loss;
-    fixture_options o = {.model = model, .kind = kind, .fused = fused};
+    fixture_options o = {
+        .model = model, .kind = kind, .fused = fused, .flags = {"--deterministic", "true"}}; /* on a card: no timing */
     float *kept = results_of(o, &kept_loss, &kept_bytes);
     for (int level = 0; level < RECOMPUTE_COUNT; level++) {
         for (int unplanned = 0; unplanned < 2; unplanned++) {
@@ -178,7 +197,7 @@ static void check_step(const fixture_run *r, const char *series, int step, doubl
     float *want = fixture_floats(fixture_golden(r, name));
     double error = fabs(got - (double)want[step]) / fmax(fabs((double)want[step]), 1e-9);
     note(error);
-    if (!(error <= STEP_TOLERANCE))
+    if (!(error <= allowed(r, "full", "steps", STEP_TOLERANCE)))
         test_fail("%s%s: step %d %s is %.8g, transformers has %.8g", r->o.model, r->o.fused ? " (fused)" : "", step + 1,
                   name, got, (double)want[step]);
     free(want);
@@ -205,7 +224,7 @@ static void check_steps(const char *model, run_kind kind, bool fused) {
     for (vid v = 1; v < arrlen(r->s.g.values) && kind == RUN_LORA; v++) {
         char final[256];
         snprintf(final, sizeof final, "%s.final", r->s.g.values[v].name);
-        if (r->s.g.values[v].trainable) check_value(r, final, v, STEP_TOLERANCE);
+        if (r->s.g.values[v].trainable) check_value(r, final, v, allowed(r, "lora", "final", STEP_TOLERANCE));
     }
     optimizer_close(o);
     fixture_close(r);
@@ -230,7 +249,7 @@ static void choose_device(int argc, char **argv) {
     fixture_device = "cuda";
     fixture_dtype = bf16 ? "bfloat16" : "float32";
     TOLERANCE = bf16 ? 1e-2 : 1e-4; /* 1e-2: the root of 1e-4 */
-    STEP_TOLERANCE = bf16 ? 2e-2 : 1e-4;
+    STEP_TOLERANCE = bf16 ? 1e-2 : 1e-4;
 }
 
 int main(int argc, char **argv) {
