@@ -9,6 +9,7 @@
 #include "product.h"
 
 extern "C" {
+#include "exec/device_stats.h"
 #include "weights/hub_cache.h"
 }
 
@@ -16,12 +17,14 @@ extern "C" {
 
 namespace {
 enum { OLDEST = 80 };
-const size_t SPARE = (size_t)512 << 20; /* kernels that the driver loads when they are first used, and plans of cuDNN */
+/* Kernels that the driver loads when they are first used, and plans of cuDNN; measured, docs/bench/h200.md. */
+const size_t LATER = (size_t)352 << 20;
 
 struct {
     cudaStream_t stream;
     int arch, processors;
     char name[256]; /* of the card */
+    size_t held;    /* by the card for us when it was opened: context, work space of products */
     failure failed; /* the first of the run; kind FAIL_NONE: none */
 } state;
 
@@ -126,6 +129,7 @@ bool open_device(failure *f) {
     TRY(cuda_check(cudaStreamCreate(&state.stream), "stream", f));
     bool ok = gemm_open(hub_own_cache(&names), f);
     arena_free(&names);
+    state.held = (size_t)device_stats_held();
     return ok;
 }
 
@@ -162,8 +166,10 @@ bool clear(void *block, size_t bytes, failure *f) {
 size_t memory(void) {
     size_t free_bytes, total;
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return 0;
-    return free_bytes > SPARE ? free_bytes - SPARE : 1;
+    return free_bytes > LATER ? free_bytes - LATER : 1;
 }
+
+size_t overhead(void) { return state.held + LATER; }
 
 /* Dense bf16 with float32 sums, TFLOP/s, from the makers' sheets; the first name that the card's contains. */
 double peak_flops(dtype compute) {
@@ -191,9 +197,10 @@ bool finish(failure *f) {
     return false;
 }
 
-const backend cuda_backend = {"cuda", DTYPE_BF16,    false,      open_backend, close_backend,    alloc,   free_block,
-                              upload, transfer_down, clear,      memory,       peak_flops,       scratch, kernels,
-                              finish, transfer_up,   cuda_adamw, cuda_publish, set_deterministic};
+const backend cuda_backend = {"cuda", DTYPE_BF16,  false,      open_backend,  close_backend,
+                              alloc,  free_block,  upload,     transfer_down, clear,
+                              memory, overhead,    peak_flops, scratch,       kernels,
+                              finish, transfer_up, cuda_adamw, cuda_publish,  set_deterministic};
 } // namespace
 
 extern "C" {

@@ -9,7 +9,7 @@
 #include "product.h"
 
 enum { MOST_ROWS = 8192, LEAST_ROWS = 256 };
-static const int64_t CHUNK_BYTES = (int64_t)1 << 30; /* of logits, about */
+static const int64_t CHUNK_BYTES = (int64_t)1 << 28; /* of logits, about: enough rows to fill the card, little memory */
 
 static int64_t chunk_rows(int64_t N, int64_t V, dtype type) {
     int64_t rows = CHUNK_BYTES / (V * (int64_t)dtype_size(type)) / LEAST_ROWS * LEAST_ROWS;

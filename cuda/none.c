@@ -7,6 +7,8 @@ bool cuda_backend_find(const backend **out, failure *f) {
     return fail(f, FAIL_MACHINE, "device cuda: this build has no CUDA backend; use --device cpu");
 }
 
+unsigned long long device_stats_held(void) { return 0; }
+
 void device_stats_reset(void) {}
 
 bool device_stats_read(device_stats *out) {

@@ -109,6 +109,12 @@ void device_stats_reset(void) {
     pthread_mutex_unlock(&state.lock);
 }
 
+unsigned long long device_stats_held(void) {
+    nvml_memory m;
+    if (!state.running || state.memory(state.device, &m) != 0) return 0;
+    return m.used > state.before ? m.used - state.before : 0;
+}
+
 static double gib_since(unsigned long long bytes) {
     return bytes > state.before ? (double)(bytes - state.before) / 0x1p30 : 0;
 }

@@ -147,7 +147,7 @@ static bool measure(session *s, const config *c, bench_result *out, failure *f) 
     for (int i = 0; i < n; i++) micro_batch_init(&batches[i], train_slots(c));
     traffic_count(&s->g, s->model.n_layer > 1 ? 2 : 1, out->traffic);
     out->ops = session_ops(s);
-    out->planned_gib = (double)s->p.total / 0x1p30;
+    out->planned_gib = (double)plan_peak(&s->p) / 0x1p30;
     out->recompute = recompute_name(s->level);
     out->start_seconds = clock_seconds() - begin;
     bool ok = time_steps(s, o, batches, n, out, f) && (!c->bench_ops || time_ops(s, &batches[0], f));

@@ -15,14 +15,15 @@ static void print_header(const session *s) {
     printf("run: %s, %lld x %lld slots a micro-batch, use_liger_kernel %s, backend %s\n\n", c->tuner_type,
            (long long)c->per_device_train_batch_size, (long long)c->max_length, c->use_liger_kernel ? "true" : "false",
            s->b->name);
-    printf("%-10s %10s %10s %10s %10s %10s %10s %10s  %s\n", "recompute", "frozen", "trained", "gradients", "moments",
-           "activations", "scratch", "in+out", "peak (GiB)");
+    printf("%-10s %10s %10s %10s %10s %10s %10s %10s %10s  %s\n", "recompute", "frozen", "trained", "gradients",
+           "moments", "activations", "scratch", "in+out", "device", "peak (GiB)");
 }
 
 static void print_row(const char *level, const plan *p, bool chosen) {
-    printf("%-10s %10.3f %10.3f %10.3f %10.3f %11.3f %10.3f %10.3f  %.3f (%lld bytes)%s\n", level,
+    printf("%-10s %10.3f %10.3f %10.3f %10.3f %11.3f %10.3f %10.3f %10.3f  %.3f (%lld bytes)%s\n", level,
            gib(p->params - p->trainable), gib(p->trainable), gib(p->grads), gib(p->moments), gib(p->arena),
-           gib(p->scratch), gib(p->inputs + p->outputs), gib(p->total), (long long)p->total, chosen ? "  <- auto" : "");
+           gib(p->scratch), gib(p->inputs + p->outputs), gib(p->overhead), gib(plan_peak(p)), (long long)plan_peak(p),
+           chosen ? "  <- auto" : "");
 }
 
 static bool print_plan(session *s, const config *c, failure *f) {

@@ -33,7 +33,8 @@ typedef struct backend {
     bool (*upload)(void *to, const void *from, size_t bytes, failure *f);
     bool (*download)(void *to, const void *from, size_t bytes, failure *f); /* waits for all work before it */
     bool (*clear)(void *block, size_t bytes, failure *f);
-    size_t (*memory)(void);              /* bytes of the device's memory that this process may use; 0: unknown */
+    size_t (*memory)(void);   /* bytes of the device's memory that this process may use; 0: unknown */
+    size_t (*overhead)(void); /* bytes that it holds for us beside what alloc gave, once running; NULL: none */
     double (*peak_flops)(dtype compute); /* known peak of the device's products; NULL or 0: not known */
     size_t (*scratch)(const graph *g, const graph_op *op); /* bytes a kernel needs beside its operands */
     const kernel *kernels;      /* [OP_COUNT]; NULL: not there, the executor refuses the program */

@@ -10,6 +10,8 @@ typedef struct {
     double peak_memory_gib; /* most of the samples since the device was opened */
 } device_stats;
 
+/* Bytes that the device holds now more than before it was opened; 0: not known. */
+unsigned long long device_stats_held(void);
 void device_stats_reset(void); /* the mean begins afresh */
 /* false: there is no device, no NVML, or no sample since the reset yet. */
 bool device_stats_read(device_stats *out);

@@ -103,6 +103,7 @@ void plan_make(plan *p, const graph *g, const backend *b, bool planned) {
         int64_t bytes = (int64_t)b->scratch(g, &g->ops[i]);
         if (bytes > p->scratch) p->scratch = bytes;
     }
+    p->overhead = b && b->overhead ? (int64_t)b->overhead() : 0;
     p->total = p->params + p->grads + p->moments + p->inputs + p->outputs + p->arena + p->scratch;
     free(work);
     free(s);

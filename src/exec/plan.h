@@ -10,9 +10,13 @@ typedef struct {
     int64_t scratch; /* largest scratch of any op */
     int64_t params, trainable, grads, moments, inputs, outputs; /* persistent bytes; `trainable` is part of `params` */
     int64_t total;                                              /* everything above but naive */
+    int64_t overhead; /* what the device holds beside: its context, libraries and kernels */
 } plan;
 
 /* `b` sizes the scratch; NULL: none. `planned` false gives every temporary its own memory (for tests). */
 void plan_make(plan *p, const graph *g, const backend *b, bool planned);
 void plan_free(plan *p);
+
+/* Bytes that the device will show for the run. */
+static inline int64_t plan_peak(const plan *p) { return p->total + p->overhead; }
 #endif

@@ -86,7 +86,7 @@ bool run_open(run **out, session *s, const dataset *data, const resume *from, fa
     }
     log_info("%lld trainable weights, %lld steps of %d x %d slots, peak memory planned %.2f GiB (recompute %s)",
              (long long)optimizer_params(t->o), (long long)t->rate.total, t->n_batches, train_slots(s->c),
-             (double)s->p.total / 0x1p30, recompute_name(s->level));
+             (double)plan_peak(&s->p) / 0x1p30, recompute_name(s->level));
     *out = t;
     return true;
 }
