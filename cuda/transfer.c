@@ -6,6 +6,7 @@
  */
 #include "device.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { QUARTERS = 4, PARTS = 2 };
@@ -27,7 +28,9 @@ static bool open_buffer(buffer *b, size_t bytes, failure *f) {
     if (b->data) return true;
     void *data;
     TRY(cuda_check(cudaEventCreateWithFlags(&b->read, cudaEventDisableTiming), "event", f));
-    TRY(cuda_check(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "pinned host memory", f));
+    char what[64];
+    snprintf(what, sizeof what, "%zu MiB of pinned host memory for copies", bytes >> 20);
+    TRY(cuda_check(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), what, f));
     b->data = data;
     return true;
 }

@@ -62,6 +62,8 @@ static size_t count_values(const char *text, size_t n) {
     return values;
 }
 
+void json_check_memory(void) { cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = xmalloc, .free_fn = free}); }
+
 bool json_parse(cJSON **out, const char *text, size_t n, const char *place, failure *f) {
     int line, column;
     if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3, n -= 3;

@@ -14,6 +14,9 @@
 /* cJSON needs about 100 bytes for each. The largest tokenizers have two million. */
 enum { JSON_MAX_VALUES = 8000000 };
 
+/* Has cJSON allocate with xmalloc, so that no memory is not taken for wrong JSON. Once, before the first thread. */
+void json_check_memory(void);
+
 /* text[n] must be NUL. `place` names the source in errors. The caller frees with cJSON_Delete. */
 bool json_parse(cJSON **out, const char *text, size_t n, const char *place, failure *f);
 bool json_read(cJSON **out, const char *path, failure *f);

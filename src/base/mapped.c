@@ -63,6 +63,13 @@ void mapped_remove(const void *data) {
         if (atomic_load(&e->begin) == (uintptr_t)data) atomic_store(&e->begin, 0);
 }
 
+size_t mapped_bytes(void) {
+    size_t sum = 0;
+#pragma omp critical(mapped)
+    for (entry *e = atomic_load(&list); e; e = e->next) sum += atomic_load(&e->begin) ? e->size : 0;
+    return sum;
+}
+
 static void on_bus_error(int sign, siginfo_t *info, void *context) {
     (void)context;
     uintptr_t at = (uintptr_t)info->si_addr;

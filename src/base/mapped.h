@@ -11,4 +11,5 @@ void mapped_guard(void);
 /* Files as they are mapped and unmapped; any thread. */
 void mapped_add(const void *data, size_t size, const char *path);
 void mapped_remove(const void *data);
+size_t mapped_bytes(void); /* of all that are mapped now */
 #endif

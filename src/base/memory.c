@@ -3,6 +3,7 @@
  * An arena hands out from its newest block and starts another when that is full; nothing is given back before the end.
  */
 #include "base/memory.h"
+#include "base/host_memory.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -17,8 +18,23 @@ struct arena_block {
     _Alignas(16) char data[];
 };
 
+static struct { const char *what, *advice; } doing = {"starting", "end what else uses the memory"};
+
+void memory_doing(const char *what, const char *advice) {
+    doing.what = what;
+    doing.advice = advice;
+}
+
+/* The line is put together on the stack. */
 static _Noreturn void exhausted(size_t bytes) {
-    fprintf(stderr, "error: out of host memory: %zu more bytes are needed\n", bytes);
+    char line[512];
+    host_room room = host_memory_room(0);
+    double needed = (double)bytes / 0x1p20, left = (double)room.bytes / 0x1p20;
+    int n = snprintf(line, sizeof line,
+                     "error: out of host memory while %s: %.1f MiB more are needed, %.1f MiB are free %s; %s\n",
+                     doing.what, needed, left, room.why, doing.advice);
+    ssize_t ignored = write(STDERR_FILENO, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
+    (void)ignored;
     _exit(3);
 }
 

@@ -1,10 +1,14 @@
 /* memory.h - host memory: checked allocation and arenas.
  *
- * x*() never return NULL: a machine without host memory ends the program with exit code 3 and a line that names the
- * size.  An arena owns many small blocks that live and die together (config, names, the program). */
+ * x*() never return NULL: a machine without host memory ends the program with exit code 3 and a line that says at
+ * what, how much was wanted, how much there is, and what to do.  An arena owns many small blocks that live and die
+ * together (config, names, the program). */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 #include <stddef.h>
+
+/* What the program does now, and what the user can do when memory runs out at it; static texts, for that line. */
+void memory_doing(const char *what, const char *advice);
 
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size); /* zeroed; count * size is checked for overflow */

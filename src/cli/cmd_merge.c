@@ -13,7 +13,7 @@ static bool merge(const config *c, arena *a, failure *f) {
                        .shard_bytes = MODEL_FOLDER_SHARD_BYTES};
     TRY(config_need(c, "model", f) && config_need(c, "adapter", f));
     TRY(hub_find_model(&o.model, c->model, a, f));
-    cpu_blas_open();
+    TRY(cpu_blas_open(f));
     merge_report r;
     TRY(merge_adapter(&o, &r, f));
     if (r.rounding > 0.1)

@@ -39,9 +39,10 @@ static bool train(session *s, const config *c, const resume *from, double begin,
     report *r = NULL;
     run *t = NULL;
     run_summary summary;
-    bool ok = session_open_model(s, c, f) && session_open_text(s, f) && session_open_weights(s, f) &&
-              save_check_folder(s, from->goes_on, f) && load_training_data(&data, &eval, s, f) && train_build(s, f) &&
-              session_start(s, true, f) && run_open(&t, s, &data, from, f) && open_report(&r, c, from, f);
+    bool ok = session_open_model(s, c, f) && session_open_backend(s, f) && session_open_text(s, f) &&
+              session_open_weights(s, f) && save_check_folder(s, from->goes_on, f) &&
+              load_training_data(&data, &eval, s, f) && train_build(s, f) && session_start(s, true, f) &&
+              run_open(&t, s, &data, from, f) && open_report(&r, c, from, f);
     signals_hold(ok);
     ok = ok && run_train(t, &eval, r, begin, &summary, f) && save_result(s, f) && report_done(r, &summary, f);
     signals_hold(false);

@@ -6,7 +6,9 @@
  * To add a command: write bool cmd_X(const config *, failure *) in src/cli/cmd_X.c, declare it in command.h, and add
  * its line to the table below.  A command that is not written yet has no line. */
 #include "cli/command.h"
+#include "base/json.h"
 #include "base/log.h"
+#include "base/threads.h"
 
 #include <omp.h>
 #include <string.h>
@@ -79,7 +81,7 @@ static int run_command(const command *run, int argc, char **argv) {
     config c;
     bool ok = config_read(&c, argc, argv, &strings, &f);
     if (ok && c.threads > 0) omp_set_num_threads((int)c.threads);
-    ok = ok && run->run(&c, &f);
+    ok = ok && threads_check(omp_get_max_threads(), &f) && run->run(&c, &f);
     if (!ok) log_error("%s", f.text);
     arena_free(&strings);
     return ok ? 0 : (int)f.kind;
@@ -99,6 +101,7 @@ static int dispatch(int argc, char **argv) {
 }
 
 int command_run(int argc, char **argv) {
+    json_check_memory();
     int code = dispatch(argc - 1, argv + 1);
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     log_error("standard output: cannot write");

@@ -45,6 +45,8 @@ bool load_files(dataset *d, const string_list *paths, const char *key, const ses
     const config *c = s->c;
     dataset_options o = data_options(c, paths, s->model.vocab);
     TRY(config_need(c, key, f));
+    memory_doing("reading the data set",
+                 "take fewer rows (FILE#N takes the first N), or end what else uses the memory");
     if (!dataset_load(d, &o, s->tokens, s->chat, f)) return fail_in(f, "%s", key);
     say(d->drops, "left out");
     say(d->notes, "changed");

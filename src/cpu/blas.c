@@ -5,6 +5,8 @@
  * loaded.  Its own start-up functions are exported, so here the variable is set from what the processor says it can
  * do (a value set by the user wins) and the choice is made again.  Other BLAS libraries lack these symbols (weak).
  * Calls are single-threaded: product.c cuts work into tiles for OpenMP's threads, which share no second pool. */
+#include "base/host_memory.h"
+#include "base/memory.h"
 #include "base/simd.h"
 #include "cpu/cpu.h"
 
@@ -12,9 +14,12 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 void gotoblas_dynamic_init(void) __attribute__((weak));
 void gotoblas_dynamic_quit(void) __attribute__((weak));
+void *blas_memory_alloc(int place) __attribute__((weak));
+void blas_memory_free(void *buffer) __attribute__((weak));
 
 int cpu_threads(void) { return omp_get_max_threads(); }
 
@@ -25,7 +30,38 @@ static bool core_is_one_of(const char *const *names) {
     return false;
 }
 
-void cpu_blas_open(void) {
+/* Whether n blocks more can be mapped. */
+static bool can_map(int n, size_t bytes) {
+    void **block = xcalloc((size_t)n, sizeof *block);
+    int got = 0;
+    for (; got < n; got++) {
+        block[got] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (block[got] == MAP_FAILED) break;
+    }
+    for (int i = 0; i < got; i++) munmap(block[i], bytes);
+    free(block);
+    return got == n;
+}
+
+/* OpenBLAS maps a buffer for each call that runs beside others, and where it cannot it tries again for ever.  So all
+ * that can run at once are mapped now; the pages are not touched. */
+static bool reserve_buffers(int threads, failure *f) {
+    if (!blas_memory_alloc || !blas_memory_free) return true;
+    if (!can_map(threads, CPU_BLAS_BUFFER)) {
+        host_room room = host_memory_room(0);
+        return fail(f, FAIL_MACHINE,
+                    "host memory: OpenBLAS reserves 128 MiB of address space for each of %d threads, %.1f MiB are free "
+                    "%s: lower threads, or raise the limit",
+                    threads, (double)room.bytes / 0x1p20, room.why);
+    }
+    void **buffer = xcalloc((size_t)threads, sizeof *buffer);
+    for (int i = 0; i < threads; i++) buffer[i] = blas_memory_alloc(0);
+    for (int i = 0; i < threads; i++) blas_memory_free(buffer[i]);
+    free(buffer);
+    return true;
+}
+
+bool cpu_blas_open(failure *f) {
     static const char *const avx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids", NULL};
     static const char *const avx2[] = {"Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids", NULL};
     simd_level level = simd_detect();
@@ -38,4 +74,5 @@ void cpu_blas_open(void) {
     int threads = omp_get_max_threads();
     openblas_set_num_threads(1);
     omp_set_num_threads(threads); /* OpenBLAS's OpenMP build changes it */
+    return reserve_buffers(threads, f);
 }

@@ -10,8 +10,10 @@
 #include "exec/backend.h"
 
 int cpu_threads(void);
-/* Picks OpenBLAS's kernels for this processor and makes each call to it single-threaded (blas.c). */
-void cpu_blas_open(void);
+/* Picks OpenBLAS's kernels for this processor, makes each call to it single-threaded, and has it reserve the address
+ * space that each thread works in (blas.c). */
+bool cpu_blas_open(failure *f);
+#define CPU_BLAS_BUFFER ((size_t)128 << 20) /* OpenBLAS's BUFFER_SIZE on x86-64; less elsewhere */
 
 /* ---- scratch: floats are taken from the front, in steps of 256 bytes ---- */
 static inline int64_t cpu_round(int64_t floats) { return (floats + 63) / 64 * 64; }

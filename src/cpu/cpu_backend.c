@@ -1,7 +1,9 @@
 /* cpu_backend.c - the CPU as a backend: host memory and the kernels of this folder. */
+#include "base/host_memory.h"
+#include "base/mapped.h"
 #include "cpu/cpu.h"
 
-#include <stdio.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,11 +37,7 @@ static size_t scratch(const graph *g, const graph_op *op) {
     return scratch_floats[op->kind] ? (size_t)scratch_floats[op->kind](g, op) * 4 : 0;
 }
 
-static bool open_backend(failure *f) {
-    (void)f;
-    cpu_blas_open();
-    return true;
-}
+static bool open_backend(failure *f) { return cpu_blas_open(f); }
 
 static void close_backend(void) {}
 
@@ -49,7 +47,11 @@ static bool alloc(void **out, size_t bytes, const char *what, failure *f) {
     size_t size = bytes ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
     *out = size < bytes ? NULL : aligned_alloc(ALIGNMENT, size);
     if (*out) return true;
-    return fail(f, FAIL_MACHINE, "%s: %zu bytes of memory are needed and cannot be had", what, bytes);
+    host_room room = host_memory_room(0);
+    return fail(f, FAIL_MACHINE,
+                "%s: %zu bytes (%.2f GiB) of host memory are needed, %.2f GiB are free %s: lower "
+                "per_device_train_batch_size or max_length, or end what else uses the memory",
+                what, bytes, (double)bytes / 0x1p30, (double)room.bytes / 0x1p30, room.why);
 }
 
 static bool copy(void *to, const void *from, size_t bytes, failure *f) {
@@ -64,16 +66,10 @@ static bool clear(void *block, size_t bytes, failure *f) {
     return true;
 }
 
-/* What the kernel thinks can be had without swapping. */
+/* Weights are used where they are mapped, and a plan counts them. */
 static size_t memory(void) {
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (!file) return 0;
-    char line[128];
-    size_t kib = 0;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %zu kB", &kib) == 1) break;
-    fclose(file);
-    return kib * 1024;
+    size_t bytes = host_memory_room(mapped_bytes()).bytes;
+    return bytes == SIZE_MAX ? 0 : bytes;
 }
 
 static bool finish(failure *f) {

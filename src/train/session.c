@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "model/model_weights.h"
 #include "train/bind.h"
+#include "train/fit.h"
 #include "weights/hub_cache.h"
 
 #include <assert.h>
@@ -19,11 +20,13 @@ bool session_open_model(session *s, const config *c, failure *f) {
 }
 
 bool session_open_text(session *s, failure *f) {
+    memory_doing("reading the tokenizer", "end what else uses the memory");
     TRY(tokenizer_open(&s->tokens, s->folder, f));
     return chat_format_open(&s->chat, s->c->template, s->folder, s->tokens, f);
 }
 
 bool session_open_weights(session *s, failure *f) {
+    memory_doing("reading what the weights files hold", "end what else uses the memory");
     TRY(st_open_folder(&s->weights, s->folder, f));
     bool tied = s->model.tied_head;
     TRY(model_weights_settle_head(&s->model, s->weights, f));
@@ -104,6 +107,7 @@ static dtype compute_type(const session *s) {
 
 /* The order of the passes, top to bottom. */
 bool session_build(session *s, session_kind kind, int n_rows, recompute_level level, failure *f) {
+    memory_doing("building the program", "end what else uses the memory");
     graph *g = &s->g;
     bool training = kind == SESSION_TRAIN, full = training && strcmp(s->c->tuner_type, "full") == 0;
     stored_type stored = s->weights ? model_weights_stored : NULL;
@@ -145,7 +149,17 @@ static bool upload_rope(session *s, failure *f) {
 
 bool session_start(session *s, bool planned, failure *f) {
     plan_make(&s->p, &s->g, s->b, planned);
-    return executor_open(&s->x, &s->g, &s->p, s->b, f) && bind_params(s, f) && upload_rope(s, f);
+    memory_doing("placing the weights", "take a smaller model, or end what else uses the memory");
+    if (executor_open(&s->x, &s->g, &s->p, s->b, f) && bind_params(s, f) && upload_rope(s, f)) {
+        memory_doing("running the model", "lower per_device_train_batch_size or max_length");
+        return true;
+    }
+    if (f->kind != FAIL_MACHINE) return false;
+    text_buf parts = {0};
+    fit_put_plan(&parts, &s->p);
+    fail_in(f, "placing the %.2f GiB of this run on the %s (%s)", (double)s->p.total / 0x1p30, s->b->name, parts.data);
+    text_free(&parts);
+    return false;
 }
 
 int session_ops(const session *s) { return (int)arrlen(s->g.ops); }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "exec/flops.h"
+#include "train/fit.h"
 #include "train/optimizer.h"
 
 #include <assert.h>
@@ -21,23 +22,21 @@ static bool build_at(session *s, recompute_level level, failure *f) {
 }
 
 bool train_build(session *s, failure *f) {
-    for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++)
-        if (strcmp(s->c->gradient_checkpointing, recompute_name(level)) == 0) return build_at(s, level, f);
+    const char *wanted = s->c->gradient_checkpointing;
+    bool chosen = strcmp(wanted, "auto") != 0, fits = false, last = false;
     TRY(session_open_backend(s, f));
     size_t room = s->b->memory();
-    int64_t least = 0;
-    for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
-        TRY(build_at(s, level, f));
+    for (recompute_level level = 0; !fits && !last; level++) {
+        if (chosen && strcmp(wanted, recompute_name(level)) != 0) continue;
         plan p;
+        TRY(build_at(s, level, f));
         plan_make(&p, &s->g, s->b, true);
-        least = p.total;
+        fits = !room || (size_t)p.total <= room;
+        last = chosen || level == RECOMPUTE_COUNT - 1;
+        if (!fits && last) fit_refuse(s, &p, room, f);
         plan_free(&p);
-        if (!room || (size_t)least <= room) return true;
     }
-    return fail(f, FAIL_MACHINE,
-                "this run needs %.2f GiB on the %s even with full recompute, %.2f GiB are free: lower "
-                "per_device_train_batch_size or max_length, or lora_rank",
-                (double)least / 0x1p30, s->b->name, (double)room / 0x1p30);
+    return fits;
 }
 
 static bool upload_batch(session *s, const micro_batch *b, failure *f) {

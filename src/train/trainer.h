@@ -9,7 +9,7 @@
 /* Rows of a micro-batch are per_device_train_batch_size * max_length slots. */
 int train_slots(const config *c);
 /* The first recompute level whose plan fits the backend's memory; leaves the program built at that level. With
- * gradient_checkpointing other than auto: that level. */
+ * gradient_checkpointing other than auto: that level. Fails when it does not fit, with what would (fit.h). */
 bool train_build(session *s, failure *f);
 typedef struct {
     double loss; /* mean over label tokens */

@@ -161,7 +161,8 @@ whole_lines full
 
 # Killed at any time: whole lines.
 for pause in 0.01 0.03 0.05 0.1 0.2; do
-    start killed --overwrite_output_dir
+    rm -rf "$folder/killed"
+    start killed
     sleep $pause
     kill -9 $pid
     wait $pid 2>/dev/null

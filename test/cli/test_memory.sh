@@ -1,0 +1,63 @@
+# test_memory.sh - runs with less host memory than they want (ulimit -v): each ends with exit code 3 and one line that says
+# at what, how much and what to do, none hangs; and what the line advises works.
+. "${TEST_DIR:?the test folder}/cli/train_lib.sh"
+export OMP_NUM_THREADS=1 # OpenBLAS reserves address space for each processor
+if ! (ulimit -v 4000000 && "$LIGER_SFT" --version) >/dev/null 2>&1; then
+    echo "skipped: this build does not start under ulimit -v (a sanitizer's shadow memory)"
+    exit 77
+fi
+awk 'BEGIN { for (i = 0; i < 20000; i++) printf "{\"instruction\":\"say %d\",\"output\":\"abc def ghi\"}\n", i }' >"$folder/rows.jsonl"
+
+# limited KIB NAME FLAGS...: a run of one step under that limit; leaves $code and $line.
+limited() {
+    local limit=$1 name=$2
+    shift 2
+    (ulimit -v "$limit" && exec timeout 60 "$LIGER_SFT" --model "$model" --device cpu --threads 1 --max_length 80 --max_steps 1 \
+        --output_dir "$folder/$name" "$@") >"$folder/out" 2>"$folder/err" </dev/null
+    code=$?
+    line=$(grep '^error: ' "$folder/err")
+}
+
+# From far too little to enough. Below the first the system's loader fails by itself.
+sound=0 refused=0
+for limit in $(seq 140000 20000 700000); do
+    count=$((count + 1))
+    rm -rf "$folder/small"
+    limited "$limit" small --dataset "$folder/rows.jsonl"
+    if [ $code = 0 ]; then
+        sound=$((sound + 1))
+        [ -s "$folder/small/adapter_model.safetensors" ] || wrong "$limit KiB: no result"
+        continue
+    fi
+    refused=$((refused + 1))
+    [ $code = 3 ] && [ "$(wc -l <<<"$line")" = 1 ] || { wrong "$limit KiB: exit code $code"; cat "$folder/err"; }
+    grep -qE '^error: (out of host memory while [a-z ]+: [0-9.]+ MiB more are needed, [0-9.]+ MiB are free under ulimit -v; |host memory: OpenBLAS reserves |threads: )' <<<"$line" ||
+        { wrong "$limit KiB: not a line about memory"; cat "$folder/err"; }
+    [ -z "$(ls "$folder/small" 2>/dev/null | grep -v '^run.lock$')" ] || wrong "$limit KiB: leaves $(ls "$folder/small")"
+done
+[ $sound -gt 0 ] && [ $refused -gt 0 ] || wrong "$sound runs done, $refused refused: nothing tested"
+
+# A plan that does not fit is refused with the parts of it and with settings that do, which then do.
+for flags in '' '--gradient_checkpointing none' '--gradient_checkpointing cheap'; do
+    count=$((count + 1))
+    # shellcheck disable=SC2086
+    limited 1500000 big --dataset "$model/chat.json" --per_device_train_batch_size 30000 $flags
+    way=${flags#--gradient_checkpointing }
+    pattern="^error: this run needs [0-9.]+ GiB on the cpu with recompute ${way:-full} \(weights .* activations [0-9.]+,.* GiB\), [0-9.]+ GiB are free: per_device_train_batch_size ([0-9]+) with max_length 80( and gradient_checkpointing full)? would need [0-9.]+ GiB$"
+    [ $code = 3 ] && [[ $line =~ $pattern ]] || { wrong "a batch too large $flags: exit code $code"; cat "$folder/err"; continue; }
+    [ -e "$folder/big" ] && wrong "a plan that does not fit leaves a folder"
+    batch=${BASH_REMATCH[1]} big=$line
+    limited 1500000 fits --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing full --overwrite_output_dir
+    [ $code = 0 ] || { wrong "the advised batch of $batch: exit code $code"; cat "$folder/err"; }
+done
+# A batch that fits with recompute and not without: that is what the line advises.
+room=$(sed -E 's/.*\), ([0-9.]+) GiB are free.*/\1/' <<<"$big") need=$(sed -E 's/.* would need ([0-9.]+) GiB$/\1/' <<<"$big")
+batch=$(awk -v b="$batch" -v room="$room" -v need="$need" 'BEGIN { print int(0.95 * b * room / need) }')
+count=$((count + 1))
+limited 1500000 level --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing none
+[ $code = 3 ] && grep -qE ': gradient_checkpointing (cheap|full) would need [0-9.]+ GiB$' <<<"$line" ||
+    { wrong "what fits instead of no recompute: exit code $code"; cat "$folder/err"; }
+level=$(sed -E 's/.*: gradient_checkpointing ([a-z]+) would.*/\1/' <<<"$line")
+limited 1500000 level --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing "$level"
+[ $code = 0 ] || { wrong "the advised gradient_checkpointing $level: exit code $code"; cat "$folder/err"; }
+finish
