@@ -257,10 +257,25 @@ run_source resume_source(const session *s, const dataset *data) {
                         .model = model_mark(s->weights)};
 }
 
+/* An adapter that the run started from brings its own scale, whatever the lora_* keys say. */
+static bool same_adapter(const checkpoint *c, const session *s, failure *f) {
+    adapter_config was;
+    arena a = {0};
+    bool ok = c->full || adapter_config_read(&was, c->folder, &a, f);
+    if (ok && !c->full && (was.rank != s->lora.rank || adapter_scale(&was) != adapter_scale(&s->lora)))
+        ok = fail(f, FAIL_INPUT,
+                  "adapter, lora_rank, lora_alpha: rank %d with scale %g in %s, rank %d with scale %g now; name the "
+                  "adapter that the run started from, if there was one",
+                  was.rank, adapter_scale(&was), c->folder, s->lora.rank, adapter_scale(&s->lora));
+    arena_free(&a);
+    return ok;
+}
+
 bool resume_check(const resume *r, const session *s, const run_source *now, const loader *l, failure *f) {
     if (r->kind != RESUME_BEHIND) return true;
     const run_state *was = &r->from.state;
     const char *folder = r->from.folder;
+    TRY(same_adapter(&r->from, s, f));
     if (was->source.model != now->model)
         return fail(f, FAIL_INPUT, "model: %s holds other weights than those that %s was made from", s->folder, folder);
     if (was->source.examples != now->examples || was->source.tokens != now->tokens)

@@ -109,6 +109,11 @@ for key in tokens label_tokens epoch; do
 done
 close_weights 1e-6 resplit split
 
+# The scale of the adapter that a run started from is not that of the lora_* keys.
+broken_at split 3 unscaled
+expect 1 'adapter, lora_rank, lora_alpha: rank ' unscaled "${split[@]:0:10}" --gradient_accumulation_steps 4 \
+    --resume_from_checkpoint auto
+
 # Refused with what differs, and nothing is touched.
 refuse() {
     local pattern=$1 before after
