@@ -1,6 +1,6 @@
 # test_cases.sh - cases of docs/cases.md through the whole program: what ends an answer in each chat format (D02, D10),
 # a pad token that is the end of a turn (D01), which modules get adapters (A02), rsLoRA from training to the merged
-# model (A01), config.json spellings (M04).
+# model (A01), config.json spellings (M04), weights at odd places (R04).
 . "${TEST_DIR:?the test folder}/cli/train_lib.sh"
 
 cat >"$folder/chat.jsonl" <<'END'
@@ -113,4 +113,21 @@ other_bytes first.run/adapter_model.safetensors old.run/adapter_model.safetensor
 "$LIGER_SFT" --model "$folder/foo" --dataset "$data" --output_dir "$folder/foo.run" >/dev/null 2>"$folder/err"
 code=$?
 [ $code = 1 ] && grep -q '"foo" is not supported' "$folder/err" || wrong "M04: rope_type foo: exit code $code"
+
+# R04: weights behind a header of 1, 2 and 3 bytes more stand at odd places: the same run to the last bit.
+file=$fixture/model.safetensors
+header=$(od -An -t u8 -N 8 "$file" | tr -d ' ')
+for pad in 1 2 3; do
+    cp -r "$fixture" "$folder/odd$pad"
+    chmod -R u+w "$folder/odd$pad"
+    {
+        for byte in 0 1 2 3 4 5 6 7; do printf '%b' "\\$(printf %03o $(((header + pad) >> 8 * byte & 255)))"; done
+        tail -c +9 "$file" | head -c "$header"
+        printf '%*s' $pad ''
+        tail -c +$((9 + header)) "$file"
+    } >"$folder/odd$pad/model.safetensors"
+    [ "$(stat -c %s "$folder/odd$pad/model.safetensors")" = $(($(stat -c %s "$file") + pad)) ] || wrong "R04: the file of $pad"
+    model=$folder/odd$pad train "odd$pad.run" --dataset "$data" --packing false --per_device_train_batch_size 4 --max_steps 2
+    same_bytes "odd$pad.run/adapter_model.safetensors" first.run/adapter_model.safetensors
+done
 finish

@@ -49,6 +49,7 @@ refuse 1 'template: found "nosuch"' "${run[@]}" --template nosuch
 refuse 1 "$folder/gone: no such adapter folder" "${run[@]}" --adapter "$folder/gone"
 refuse 1 'adapter: tuner_type full trains the model itself' "${run[@]}" --tuner_type full --adapter "$model/adapter"
 refuse 2 '--learning_rate: found "nan"' "${run[@]}" --learning_rate nan
+refuse 2 'unknown key --label_smoothing_factor' "${run[@]}" --label_smoothing_factor 0.1 # L02: not taken and left undone
 if "$LIGER_SFT" plan --device cuda --model "$model" 2>&1 | grep -q 'no CUDA'; then
     refuse 3 'this build has no CUDA' --model "$model" --dataset "$data" --max_length 80 --device cuda
 fi

@@ -37,6 +37,24 @@ for limit in $(seq 140000 20000 700000); do
 done
 [ $sound -gt 0 ] && [ $refused -gt 0 ] || wrong "$sound runs done, $refused refused: nothing tested"
 
+# R01: headers that lie about their length are refused for what they are, not for the memory that they ask for.
+cp -r "$model" "$folder/lie"
+chmod -R u+w "$folder/lie"
+fixture=$model model=$folder/lie
+# lie LENGTH SIZE PATTERN: a header said to have LENGTH (8 bytes as printf writes them) in a file of SIZE bytes.
+lie() {
+    count=$((count + 1))
+    printf '%b{' "$1" >"$model/model.safetensors"
+    truncate -s "$2" "$model/model.safetensors"
+    limited 600000 lied --dataset "$model/chat.json"
+    [ $code = 1 ] && grep -q "model.safetensors:.*$3" <<<"$line" || { wrong "R01: $3: exit code $code"; cat "$folder/err"; }
+}
+lie '\377\377\377\377\377\377\377\377' 100 'said to have 18446744073709551615 bytes'
+lie '\000\000\000\000\000\000\000\200' 9 'said to have 9223372036854775808 bytes'
+lie '\001\341\365\005\000\000\000\000' 200000000 'at most 100000000 are allowed'
+lie '\000\341\365\005\000\000\000\000' 100000008 NUL
+model=$fixture
+
 # A plan that does not fit is refused with the parts of it and with settings that do, which then do.
 for flags in '' '--gradient_checkpointing none' '--gradient_checkpointing cheap'; do
     count=$((count + 1))
