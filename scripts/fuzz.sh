@@ -20,7 +20,7 @@ for target in $targets; do
     mkdir -p "build/fuzz/corpus/$target"
     dict=test/fuzz/dict/$target.dict
     nice -n 10 "build/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512 \
-        -max_len=16384 -print_final_stats=1 -artifact_prefix="build/fuzz/found/$target-" \
+        -max_len=16384 -print_final_stats=1 -close_fd_mask=2 -artifact_prefix="build/fuzz/found/$target-" \
         ${dict:+$([ -f "$dict" ] && echo "-dict=$dict")} \
         "build/fuzz/corpus/$target" "test/fuzz/corpus/$target" >"build/fuzz/$target.log" 2>&1 &
     job=$!

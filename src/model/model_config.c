@@ -51,7 +51,7 @@ static bool read_sizes(reader *r) {
     model_config *m = r->m;
     TRY(need_size(r, "hidden_size", 1 << 17, &m->d_model));
     TRY(need_size(r, "intermediate_size", 1 << 20, &m->d_ff));
-    TRY(need_size(r, "num_hidden_layers", 4096, &m->n_layer));
+    TRY(need_size(r, "num_hidden_layers", 1024, &m->n_layer)); /* plan_make takes seconds for so many */
     TRY(need_size(r, "num_attention_heads", 4096, &m->n_head));
     TRY(need_size(r, "vocab_size", 1 << 24, &m->vocab));
     m->n_kv_head = has_key(r, "num_key_value_heads") || !r->family->n_kv_head ? m->n_head : r->family->n_kv_head;

@@ -227,10 +227,12 @@ bool pass_fuse(graph *g, const char *list, failure *f) {
     size_t n_values = (size_t)arrlen(g->values);
     context c = {g, xcalloc(n_values, sizeof(int)), xcalloc(n_values, sizeof(int))};
     for (int r = 0; r < N_RULES; r++) {
-        if (!on[r]) continue;
-        index_ops(&c);
-        for (int i = 0; i < arrlen(g->ops); i++)
-            if (g->ops[i].kind == rules[r].last && rules[r].rewrite(&c, &g->ops[i])) index_ops(&c);
+        for (bool again = on[r]; again;) { /* what a rewrite leaves out of the index is found in the next round */
+            again = false;
+            index_ops(&c);
+            for (int i = 0; i < arrlen(g->ops); i++)
+                if (g->ops[i].kind == rules[r].last && rules[r].rewrite(&c, &g->ops[i])) again = true;
+        }
     }
     int n = 0;
     for (int i = 0; i < arrlen(g->ops); i++)

@@ -1,8 +1,8 @@
 /* pattern_translate.c - one pass over the expression, copying what both libraries read alike.
  *
  * Rewritten: \s \S (PCRE2 adds U+180E), \w (Oniguruma: letters, marks, numbers, connectors), \h (a hex digit there),
- * \v (U+000B there), \uHHHH, ^ and $ (always at lines there), {,n}, \p{^X}, and \p{Script} (PCRE2 would take script
- * extensions).  Refused: nested and intersected character classes, POSIX brackets, options other than i, back
+ * \v (U+000B there), \uHHHH, \xHH, ^ and $ (always at lines there), {,n}, \p{^X}, and \p{Script} (PCRE2 would take
+ * script extensions).  Refused: nested and intersected character classes, POSIX brackets, options other than i, back
  * references, \b and the rarer escapes, possessive or lazy {n,m}, which mean something else there. */
 #include "text/pattern_translate.h"
 
@@ -31,6 +31,7 @@ static bool refuse(const translator *t, const char *what) {
 
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_hex(char c) { return is_digit(c) || (c && strchr("abcdefABCDEF", c)); }
 
 /* \p{X}, \P{X}, \p{^X}: t->at stands on the p. Categories have one or two letters, all else is a script. */
 static bool put_property(translator *t) {
@@ -48,10 +49,22 @@ static bool put_property(translator *t) {
 
 static bool put_hex4(translator *t) {
     for (int i = 1; i <= 4; i++)
-        if (!is_digit(t->at[i]) && !(is_letter(t->at[i]) && strchr("abcdefABCDEF", t->at[i])))
-            return refuse(t, "\\u without four hexadecimal digits");
+        if (!is_hex(t->at[i])) return refuse(t, "\\u without four hexadecimal digits");
     text_printf(t->out, "\\x{%.4s}", t->at + 1);
     t->at += 5;
+    return true;
+}
+
+/* \x{H...}: a character; \xHH: a byte there, which is a character only below 80. t->at stands on the x. */
+static bool put_hex(translator *t) {
+    bool braces = t->at[1] == '{';
+    const char *digits = t->at + 1 + braces;
+    size_t n = 0;
+    while (is_hex(digits[n]) && (braces || n < 2)) n++;
+    if (!n || n > 8 || (braces && digits[n] != '}') || (!braces && n == 2 && digits[0] >= '8'))
+        return refuse(t, "\\x without the digits of a character");
+    text_printf(t->out, "\\x{%.*s}", (int)n, digits);
+    t->at = digits + n + braces;
     return true;
 }
 
@@ -64,6 +77,7 @@ static bool put_escape(translator *t, bool in_class) {
     case 'p':
     case 'P': return put_property(t);
     case 'u': return put_hex4(t);
+    case 'x': return put_hex(t);
     case 's': set = SPACE_SET; break;
     case 'S': set = NOT_SPACE_SET; break;
     case 'w': set = WORD_SET; break;
@@ -79,7 +93,7 @@ static bool put_escape(translator *t, bool in_class) {
     if (set) {
         text_printf(t->out, "%s%s%s", open, set, close);
     } else {
-        bool known = strchr("rntfaedDx", c) || (!in_class && strchr("Az", c));
+        bool known = strchr("rntfaedD", c) || (!in_class && strchr("Az", c));
         if (is_digit(c) || (is_letter(c) && !known)) return refuse(t, "this escape");
         text_printf(t->out, "\\%c", c);
     }

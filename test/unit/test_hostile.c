@@ -398,30 +398,47 @@ static void test_adapter_lists(void **state) {
     text_free(&t);
 }
 
+static void build_model(graph *g, int *window, int n_layer) {
+    model_config m = {.family = "llama", .n_layer = n_layer, .d_model = 32, .n_head = 4, .n_kv_head = 2, .head_dim = 8};
+    m.d_ff = 44;
+    m.vocab = 67;
+    m.rms_eps = 1e-5f;
+    m.max_position = 64;
+    m.window = window;
+    graph_init(g, DTYPE_F32);
+    model_build(g, &m, 4, NULL, NULL);
+}
+
 /* An expression that gives up on a path must not pass for one that does not match it. */
 static void test_slow_target(void **state) {
     (void)state;
-    static int window[2];
+    int window[2] = {0};
     failure f = {0};
     const char *target = "(?:(?:[a-z_]|\\.|[0-9])+)+[!?]";
-    model_config m = {.family = "llama",
-                      .n_layer = 2,
-                      .d_model = 32,
-                      .n_head = 4,
-                      .n_kv_head = 2,
-                      .head_dim = 8,
-                      .d_ff = 44,
-                      .vocab = 67,
-                      .rms_eps = 1e-5f,
-                      .max_position = 64,
-                      .window = window};
     lora_options o = {.rank = 1, .alpha = 1, .targets = &target, .n_targets = 1, .regex = true};
     graph g;
-    graph_init(&g, DTYPE_F32);
-    model_build(&g, &m, 4, NULL, NULL);
+    build_model(&g, window, 2);
     assert_false(pass_lora(&g, &o, &f));
     assert_non_null(strstr(f.text, "takes too many steps"));
     graph_free(&g);
+}
+
+/* As many layers as config.json may have. */
+static void test_many_layers(void **state) {
+    (void)state;
+    enum { LAYERS = 1024 };
+    failure f = {0};
+    const char *target = "all-linear";
+    int *window = xcalloc(LAYERS, sizeof *window), n = 0;
+    lora_options o = {.rank = 1, .alpha = 1, .targets = &target, .n_targets = 1};
+    graph g;
+    build_model(&g, window, LAYERS);
+    assert_done(pass_lora(&g, &o, &f), &f);
+    assert_done(pass_fuse(&g, "all", &f), &f);
+    for (ptrdiff_t i = 0; i < arrlen(g.ops); i++) n += g.ops[i].kind == OP_norm_qkv_rope;
+    assert_int_equal(n, LAYERS);
+    graph_free(&g);
+    free(window);
 }
 
 int main(void) {
@@ -442,6 +459,7 @@ int main(void) {
         HOSTILE_TEST(test_keys_of_hashes),
         HOSTILE_TEST(test_adapter_lists),
         HOSTILE_TEST(test_slow_target),
+        HOSTILE_TEST(test_many_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,6 +71,8 @@ static void test_head_dim(void **state) { /* M02 */
     accept(state, "{\"model_type\":\"llama\"," SIZES "}");
     assert_int_equal(m.n_kv_head, 4);
     refuse(state, LLAMA ",\"head_dim\":15}", "even width");
+    refuse(state, "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1025}",
+           "num_hidden_layers: found 1025, expected 1 to 1024");
     refuse(state, LLAMA ",\"head_dim\":4096}", "head_dim: found 4096, expected 1 to 1024");
     refuse(state, "{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":3}", "cannot share 3");
     refuse(state,

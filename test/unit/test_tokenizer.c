@@ -176,6 +176,19 @@ static uint64_t hash_pieces(const pretokenize_step *steps, const cJSON *texts) {
     return h;
 }
 
+/* \x{H...} with letters among its digits, and \xHH: one character each. */
+static void test_hex_escapes(void **state) {
+    scratch_puts(state, "tokenizer.json",
+                 "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\x{1F600}|\\\\x41|[\\\\x{e9}]\"},"
+                 "\"behavior\":\"Removed\"},\"model\":{\"vocab\":{\"b\":0,\"bb\":1},\"merges\":[\"b b\"]}}");
+    coder c = coder_open(scratch_folder(state));
+    static const char text[] = "bb\xF0\x9F\x98\x80"
+                               "bAb\xC3\xA9"
+                               "b";
+    expect_ids(&c, text, sizeof text - 1, 0, "1,0,0,0");
+    coder_close(&c);
+}
+
 /* The splitters of well-known tokenizers, and what Oniguruma and PCRE2 read differently. */
 static void test_splits(void **state) {
     (void)state;
@@ -296,6 +309,7 @@ int main(void) {
         cmocka_unit_test(test_t08_one_bos),
         SCRATCH_TEST(test_features),
         cmocka_unit_test(test_splits),
+        SCRATCH_TEST(test_hex_escapes),
         cmocka_unit_test(test_text_that_is_not_utf8),
         cmocka_unit_test(test_long_words),
         SCRATCH_TEST(test_no_quadratic_work),
