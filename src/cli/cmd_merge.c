@@ -1,4 +1,5 @@
 /* cmd_merge.c - `liger-sft merge`: a PEFT adapter folded into its base model, checked by reading it back. */
+#include "base/folder_lock.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cpu/cpu.h"
@@ -26,7 +27,10 @@ static bool merge(const config *c, arena *a, failure *f) {
 
 bool cmd_merge(const config *c, failure *f) {
     arena a = {0};
+    folder_lock lock;
+    if (!folder_lock_take(&lock, c->output_dir, f)) return fail_in(f, "output_dir");
     bool ok = merge(c, &a, f);
     arena_free(&a);
+    folder_lock_release(&lock);
     return ok;
 }

@@ -51,8 +51,16 @@ bool report_resume(report *r, int64_t step, bool evaluated, failure *f) {
     return metrics_file_keep(&r->metrics, step, evaluated, f);
 }
 
+void report_pause(report *r) {
+    if (!r->shown) return;
+    printf("\n");
+    fflush(stdout);
+    r->shown = 0;
+}
+
 void report_close(report *r) {
     if (!r) return;
+    report_pause(r);
     metrics_file_close(&r->metrics);
     text_free(&r->text);
     arena_free(&r->names);
@@ -137,8 +145,7 @@ bool report_step(report *r, const step_metrics *step, failure *f) {
     if (r->terminal) {
         progress_put_line(&r->text, &m, left, terminal_width());
         show_line(r, r->text.data, r->text.size);
-        if (odd) printf("\n");
-        if (odd) r->shown = 0;
+        if (odd) report_pause(r);
     } else if (first || odd || m.step == m.steps || m.step % r->c->logging_steps == 0) {
         progress_put_pairs(&r->text, &m, left);
         fputs(r->text.data, stdout);
@@ -205,8 +212,7 @@ bool report_done(report *r, const run_summary *s, failure *f) {
     text_clear(&r->text);
     put_summary(&r->text, s, r->c);
     TRY(file_write(path_join(&r->names, r->c->output_dir, "summary.json"), r->text.data, r->text.size, f));
-    if (r->shown) printf("\n");
-    r->shown = 0;
+    report_pause(r);
     text_clear(&r->text);
     text_printf(&r->text, "done steps=%lld", (long long)s->steps);
     progress_put_pair(&r->text, "loss", s->loss, 6, true);

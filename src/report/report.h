@@ -47,6 +47,8 @@ bool report_eval(report *r, int64_t step, double loss, double seconds, failure *
 /* Writes summary.json and prints the last line: done steps=N loss=X tokens_per_second=X gpu_util=X peak_memory_gib=X
  * seconds=X output_dir=PATH. */
 bool report_done(report *r, const run_summary *s, failure *f);
+/* Ends the line that is being rewritten on a terminal, so that a line on standard error stands by itself. */
+void report_pause(report *r);
 void report_close(report *r); /* NULL is fine */
 /* Most memory that this process ever had resident (VmHWM; getrusage where there is no /proc). */
 double report_peak_memory_gib(void);

@@ -25,23 +25,25 @@ static micro_batch document(const micro_batch *b, int k, int32_t cu[2]) {
     return one;
 }
 
-static bool find_in(session *s, const micro_batch *b, int32_t **bad, failure *f) {
+static bool find_in(session *s, const micro_batch *b, int32_t **bad, int *tried, failure *f) {
     for (int k = 0; k < b->info.docs && arrlen(*bad) < SKIPPED_MOST_BAD; k++) {
         int32_t cu[2];
         double loss;
         micro_batch one = document(b, k, cu);
         if (!one.info.labels) continue;
         TRY(train_loss(s, &one, &loss, f));
+        ++*tried;
         if (!isfinite(loss)) arrput(*bad, one.example[0]);
     }
     return true;
 }
 
-bool skipped_find(session *s, const micro_batch *batches, int n, int32_t **bad, failure *f) {
+bool skipped_find(session *s, const micro_batch *batches, int n, int32_t **bad, int *tried, failure *f) {
+    *tried = 0;
     for (int i = 0; i < n && arrlen(*bad) < SKIPPED_MOST_BAD; i++) {
         double loss;
         TRY(train_loss(s, &batches[i], &loss, f));
-        if (!isfinite(loss)) TRY(find_in(s, &batches[i], bad, f));
+        if (!isfinite(loss)) TRY(find_in(s, &batches[i], bad, tried, f));
     }
     return true;
 }

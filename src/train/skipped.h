@@ -9,8 +9,8 @@ enum { SKIPPED_MOST_BAD = 8 };
 
 /* Runs the examples of the step's n micro-batches forward again, by micro-batch and then one by one, and lists in *bad
  * (stb_ds, in order) the indices of the first SKIPPED_MOST_BAD whose loss is not finite; empty when each is finite by
- * itself. Costs about one forward pass of the step; changes no weight. */
-bool skipped_find(session *s, const micro_batch *batches, int n, int32_t **bad, failure *f);
+ * itself. *tried: examples that ran by themselves. Costs about one forward pass of the step; changes no weight. */
+bool skipped_find(session *s, const micro_batch *batches, int n, int32_t **bad, int *tried, failure *f);
 /* All examples of the micro-batches (stb_ds, in the order of the step). */
 int32_t *skipped_examples(const micro_batch *batches, int n);
 

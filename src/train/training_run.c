@@ -136,19 +136,24 @@ static void add_to_state(run *t, const step_metrics *m) {
 static bool leave_out(run *t, int n, report *r, const step_metrics *m, failure *f) {
     const dataset *d = loader_data(t->l);
     const char *const *paths = t->s->c->dataset.items;
+    int tried;
     int32_t *bad = NULL, *all = skipped_examples(t->batches, n);
     text_buf *rows = &t->left_out, json = {0};
-    bool ok = skipped_find(t->s, t->batches, n, &bad, f);
+    bool ok = skipped_find(t->s, t->batches, n, &bad, &tried, f);
     text_clear(rows);
-    text_puts(rows, !bad                              ? "every row is finite by itself, the step has "
-                    : arrlen(bad) == SKIPPED_MOST_BAD ? "not finite by itself, among others: "
-                                                      : "not finite by itself: ");
+    bool many = arrlen(bad) == SKIPPED_MOST_BAD, every = many && tried == SKIPPED_MOST_BAD;
+    text_puts(rows, every
+                        ? "no row that was tried is finite by itself, so look at the weights and learning_rate first: "
+                    : many ? "not finite by itself, among others: "
+                    : bad  ? "not finite by itself: "
+                           : "every row is finite by itself, the step has ");
     skipped_put_rows(rows, d, paths, bad ? bad : all, 20);
     skipped_put_json(&json, d, paths, all);
     text_puts(&json, ", \"bad_rows\": ");
     skipped_put_json(&json, d, paths, bad);
     int64_t skipped = ++t->state.sum.skipped_steps;
     if (ok) {
+        report_pause(r);
         log_warning("step %lld: loss %g, gradient norm %g: no update (%lld skipped so far); %s", (long long)m->step,
                     m->loss, m->grad_norm, (long long)skipped, rows->data);
         ok = report_skipped(r, m->step, json.data, f);

@@ -2,6 +2,7 @@
  * half is never taken for a model. */
 #include "weights/model_folder.h"
 #include "base/array.h"
+#include "base/folder_lock.h"
 #include "base/json.h"
 
 #include <dirent.h>
@@ -23,7 +24,7 @@ static bool has_content(const char *folder) {
     DIR *dir = opendir(folder);
     bool found = false;
     for (const struct dirent *e; dir && !found && (e = readdir(dir));)
-        found = strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+        found = strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && strcmp(e->d_name, FOLDER_LOCK_NAME) != 0;
     if (dir) closedir(dir);
     return found;
 }

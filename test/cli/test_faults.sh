@@ -46,6 +46,10 @@ for way in "$model" /gone; do
     [ $code = 1 ] && grep -qF "error: output_dir: $folder/first: another run writes here (pid $pid on " "$folder/err" ||
         { wrong "a second run: exit code $code"; cat "$folder/err"; }
 done
+count=$((count + 1))
+"$LIGER_SFT" merge --model "$model" --adapter "$model/adapter" --output_dir "$folder/first" --overwrite_output_dir >"$folder/out" 2>"$folder/err"
+code=$?
+[ $code = 1 ] && grep -qF "another run writes here (pid $pid on " "$folder/err" || { wrong "a merge into the folder: exit code $code"; cat "$folder/err"; }
 kill -0 $pid || wrong "the first run is gone"
 kill -9 $pid
 wait $pid 2>/dev/null
@@ -138,6 +142,18 @@ skips nan "step 2: 2 steps had a loss or gradient that is not finite (max_skippe
     --max_skipped_steps 2
 skips nan-on 'every step had a loss or gradient that is not finite' --max_skipped_steps 0 --max_steps 3
 [ "$(column nan-on loss | wc -l)" = 3 ] || wrong "--max_skipped_steps 0 stops a run"
+
+# Weights that run away: what was learnt is saved, the line says where to look, and a resumed run goes on from there.
+away=(--model "$model" "${run[@]}" --learning_rate 10 --weight_decay 10 --lr_scheduler_type constant --max_steps 20 --output_dir "$folder/away")
+count=$((count + 1))
+"$LIGER_SFT" "${away[@]}" --max_skipped_steps 3 >"$folder/out" 2>"$folder/err" </dev/null
+code=$?
+step=$(sed -nE 's/^error: step ([0-9]+): 3 steps had a loss .*\(max_skipped_steps\), the last no row that was tried is finite by itself, .*checkpoint-\1$/\1/p' "$folder/err")
+[ $code = 1 ] && [ -n "$step" ] && [ -s "$folder/away/checkpoint-$step/adapter_model.safetensors" ] ||
+    { wrong "weights that run away: exit code $code"; cat "$folder/err"; }
+"$LIGER_SFT" "${away[@]}" --max_skipped_steps 100 --resume_from_checkpoint auto >"$folder/out" 2>"$folder/err" </dev/null ||
+    { wrong "going on behind max_skipped_steps: exit code $?"; cat "$folder/err"; }
+[ "$(column away loss | wc -l)" = 20 ] || wrong "$(column away loss | wc -l) steps of a run that stopped and went on, expected 20"
 
 # The output folder goes away: the result cannot be written, and the line says where.
 "$LIGER_SFT" --model "$model" "${run[@]}" --max_steps 200 --output_dir "$folder/gone" >/dev/null 2>"$folder/gone.err" </dev/null &

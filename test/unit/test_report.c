@@ -246,8 +246,8 @@ static void test_unwritable_output(void **state) {
     assert_non_null(strstr(x->f.text, x->captured));
 }
 
-static void test_terminal(void **state) {
-    fixture *x = *state;
+/* Standard output is a pseudo terminal of 40 columns from now on; returns the other end. */
+static int redirect_to_terminal(fixture *x) {
     int master = posix_openpt(O_RDWR | O_NOCTTY);
     if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
         print_message("skip: no pseudo terminals here\n");
@@ -257,14 +257,49 @@ static void test_terminal(void **state) {
     assert_true(slave >= 0);
     ioctl(slave, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = 40});
     redirect(x, slave);
-    run_to_end(x);
+    return master;
+}
+
+/* All that came through the terminal since. */
+static size_t restore_terminal(fixture *x, int master, char *text, size_t room) {
     restore(x);
-    char text[8192];
     size_t used = 0;
-    for (ssize_t n; used < sizeof text - 1 && (n = read(master, text + used, sizeof text - 1 - used)) > 0;)
-        used += (size_t)n;
+    for (ssize_t n; used < room - 1 && (n = read(master, text + used, room - 1 - used)) > 0;) used += (size_t)n;
     text[used] = 0;
     close(master);
+    return used;
+}
+
+/* What goes to standard error stands on lines of its own, also behind a run that ends without its last line. */
+static void test_terminal_lines(void **state) {
+    fixture *x = *state;
+    report *r;
+    char text[2048];
+    int master = redirect_to_terminal(x);
+    assert_done(report_open(&r, &x->c, false, &x->f), &x->f);
+    for (int64_t step = 1; step <= 2; step++) {
+        step_metrics m = metrics_at(step, 8);
+        assert_done(report_step(r, &m, &x->f), &x->f);
+        if (step == 1) {
+            report_pause(r);
+            report_pause(r); /* once is enough */
+            printf("warning\n");
+        }
+    }
+    report_close(r);
+    size_t used = restore_terminal(x, master, text, sizeof text);
+    const char *warning = strstr(text, "\r\nwarning\r\n\rstep 2/8 | ");
+    assert_non_null(warning);
+    assert_ptr_equal(strchr(text, '\n'), warning + 1);
+    assert_memory_equal(text + used - 2, "\r\n", 2);
+}
+
+static void test_terminal(void **state) {
+    fixture *x = *state;
+    char text[8192];
+    int master = redirect_to_terminal(x);
+    run_to_end(x);
+    size_t used = restore_terminal(x, master, text, sizeof text);
     assert_memory_equal(text, "\rstep 1/8 | loss 2.0000 | ", 26);
     for (const char *at = text; (at = strstr(at, "\rstep ")); at++) { /* no rewritten line reaches the last column */
         size_t n = strcspn(at + 1, "\r\n");
@@ -353,9 +388,16 @@ static void test_peak_memory(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_lines_to_a_file), TEST(test_metrics_file),           TEST(test_summary_file),
-        TEST(test_earlier_files),   TEST(test_unwritable_output),      TEST(test_terminal),
-        TEST(test_odd_steps),       cmocka_unit_test(test_line_width), cmocka_unit_test(test_peak_memory),
+        TEST(test_lines_to_a_file),
+        TEST(test_metrics_file),
+        TEST(test_summary_file),
+        TEST(test_earlier_files),
+        TEST(test_unwritable_output),
+        TEST(test_terminal),
+        TEST(test_odd_steps),
+        TEST(test_terminal_lines),
+        cmocka_unit_test(test_line_width),
+        cmocka_unit_test(test_peak_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
