@@ -1,11 +1,12 @@
 /* test_attention.cu - attention on the GPU, our own kernels and cuDNN's, against a double-precision reference.
  *
- *   test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]
+ *   test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT] [--room COLUMNS]
  *
  * Inputs are bf16.  Every buffer lies between guards, and rows behind the last document hold NaN: reading one shows
  * in the results, writing one in the check of what must not change.  Where cuDNN fails only with NaN there, the case
  * is run again with finite values and counted apart.  Our kernels run twice and must give the same bits.
- * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead.
+ * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead
+ * (--room: with o in a buffer that much wider).
  * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
  */
 #include "cudnn_attention.h"
@@ -302,10 +303,12 @@ static void print_speed(const char *who, const problem &p, double forward, doubl
            forward, work / forward * 1e-6, backward, 2.5 * work / backward * 1e-6);
 }
 
-static void time_case(const problem &p, const char *library, bool own, bool cudnn) {
+/* room: columns behind the rows of o. */
+static void time_case(const problem &p, const char *library, bool own, bool cudnn, int room) {
     inputs host = make_inputs(p);
     attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
     attention_operands layout = layout_of(p);
+    layout.o.ld += room;
     cudnn_attention *a = NULL;
     failure f = {};
     double opened = seconds();
@@ -315,6 +318,9 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
     device_case c;
     size_t bytes = attention_workspace(&shape), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
     c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
+    buffer<uint16_t> o;
+    o.open(p.N, layout.o.ld);
+    c.x.o = {o.data(), o.cols};
     if (own) {
         must(run_own(c, p, &f), &f);
         const int32_t *bounds = (const int32_t *)c.bounds.data();
@@ -335,7 +341,7 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
                cudnn_attention_version(a), (double)cudnn_bytes / 1048576, 1e3 * opened, 1e3 * prepared);
     }
     cudnn_attention_close(a);
-    c.close();
+    o.close(), c.close();
 }
 
 /* ---- real sizes: cuDNN beside our own kernels, whose errors the cases above bound ---- */
@@ -457,6 +463,7 @@ static int probe(const char *library) {
 static int run(int argc, char **argv) {
     bool perf = false, own = true, cudnn = true, probing = false;
     const char *library = NULL, *only = "";
+    int room = 0;
     for (int i = 1; i < argc; i++) {
         std::string arg = argv[i];
         if (arg == "--perf") perf = true;
@@ -465,7 +472,11 @@ static int run(int argc, char **argv) {
         else if (arg == "--probe") probing = true;
         else if (arg == "--library" && i + 1 < argc) library = argv[++i];
         else if (arg == "--case" && i + 1 < argc) only = argv[++i];
-        else return printf("test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT]\n"), 2;
+        else if (arg == "--room" && i + 1 < argc) room = atoi(argv[++i]);
+        else
+            return printf("test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT] [--room "
+                          "COLUMNS]\n"),
+                   2;
     }
     if (probing) return probe(library);
     int devices = 0;
@@ -477,7 +488,7 @@ static int run(int argc, char **argv) {
     for (const problem &p : perf ? speed_problems() : test_problems()) {
         if (p.name.find(only) == std::string::npos) continue;
         if (perf) {
-            time_case(p, library, own, cudnn);
+            time_case(p, library, own, cudnn, room);
             continue;
         }
         inputs host = make_inputs(p);
