@@ -189,8 +189,10 @@ def no_decay(name):
     return re.search(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", name.lower()) is not None
 
 
-def train(model, row, max_grad_norm, autocast=False):
+def train(model, row, max_grad_norm, working=None):
+    """working: the same model in bfloat16, which computes loss and gradients; `model` then holds the masters."""
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    copies = [p for p in (working or model).parameters() if p.requires_grad]
     groups = [{"params": [p for n, p in named if not no_decay(n)]},
               {"params": [p for n, p in named if no_decay(n)], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], **OPTIMIZER)
@@ -198,9 +200,15 @@ def train(model, row, max_grad_norm, autocast=False):
     out = {"loss": [], "grad_norm": [], "learning_rate": []}
     for _ in range(STEPS):
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = run_alone(model, row)[2]
+        if working:
+            working.zero_grad()
+            for (_, p), copy in zip(named, copies):
+                copy.data.copy_(p.data)
+        loss = run_alone(working or model, row)[2]
         loss.backward()
+        if working:
+            for (_, p), copy in zip(named, copies):
+                p.grad = copy.grad.float()
         norm = torch.nn.utils.clip_grad_norm_([p for _, p in named], max_grad_norm)
         out["loss"].append(loss.item())
         out["grad_norm"].append(norm.item())
@@ -238,7 +246,7 @@ def bf16_distances(folder, golden):
         far[f"{kind}.grads"] = max(distance(g, golden[f"{n}.grad"]) for n, g in grads.items())
         label = "full" if kind == "base" else kind
         model = load(folder, torch.float32)
-        steps = train(model, row, MAX_GRAD_NORM[label], autocast=True)
+        steps = train(model, row, MAX_GRAD_NORM[label], load(folder, torch.bfloat16))
         far[f"{label}.steps"] = max(((steps[k] - golden[f"{label}.steps.{k}"]) / golden[f"{label}.steps.{k}"]).abs().max()
                                     .item() for k in ("loss", "grad_norm"))
         if kind == "lora":

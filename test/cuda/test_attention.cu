@@ -472,7 +472,7 @@ static int run(int argc, char **argv) {
         else if (arg == "--probe") probing = true;
         else if (arg == "--library" && i + 1 < argc) library = argv[++i];
         else if (arg == "--case" && i + 1 < argc) only = argv[++i];
-        else if (arg == "--room" && i + 1 < argc) room = atoi(argv[++i]);
+        else if (arg == "--room" && i + 1 < argc) room = (int)strtol(argv[++i], NULL, 10);
         else
             return printf("test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT] [--room "
                           "COLUMNS]\n"),

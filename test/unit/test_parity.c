@@ -1,7 +1,7 @@
 /* test_parity.c - every model family against transformers + PEFT in float32; `test_parity --cuda` on the card in
  * float32, `test_parity --cuda-bf16` in bf16.  There a tensor may be as far from float32 as NMSE 1e-4 or, where
  * transformers' own bfloat16 run of the same model is farther (as it is for gradients of these random models: up to
- * 1e-2), half as far again as that one.
+ * 1e-2), twice as far as that one: both are roundings of their own.
  *
  * The golden values come from scripts/make_fixtures.py, which ran each document of the packed row by itself.  Checked
  * for fused and unfused programs: logits (of whole rows and over a key/value cache), per-token and mean loss, every
@@ -30,7 +30,7 @@ static double allowed(const fixture_run *r, const char *kind, const char *what, 
     if (!bf16) return exact;
     snprintf(name, sizeof name, "bf16.%s.%s", is_lora(r) ? "lora" : kind, what);
     float *theirs = fixture_floats(fixture_golden(r, name));
-    double bound = fmax(exact, 1.5 * (double)theirs[0]);
+    double bound = fmax(exact, 2 * (double)theirs[0]);
     free(theirs);
     return bound;
 }
