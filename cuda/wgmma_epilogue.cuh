@@ -1,0 +1,281 @@
+/* wgmma_epilogue.cuh - from the sums of a warpgroup, which lie in registers, to rows of bf16 in global memory.
+ *
+ * A piece is 64 rows by 64 columns: rounded, written to shared memory in the layout that TMA expects, stored by TMA
+ * while the next piece is made.  What a thread holds: see wgmma::multiply.  A head's two halves, and the gate and up of
+ * one place, are in the same thread, because the tile has all of a head, and the same columns of both weights. */
+#ifndef CUDA_WGMMA_EPILOGUE_CUH
+#define CUDA_WGMMA_EPILOGUE_CUH
+#include "cuda.cuh"
+#include "wgmma.cuh"
+
+namespace wgmma {
+enum { PIECE_ROWS = 64, PIECE_BYTES = PIECE_ROWS * 128 };
+
+struct tile_maps {
+    CUtensorMap a, a2, b[2], b2[2], c[2], y, in[2];
+};
+
+/* What epilogues need beside the sums and the maps. */
+struct epilogue_args {
+    int rows;
+    const float *row_scale; /* [rows]; NULL: 1 */
+    const int32_t *pos;     /* [rows] */
+    const float *table;     /* [positions, head width / 2, 2]: cosines and sines */
+    int rope_cols;
+    float act1, act3; /* act(g) = g sigmoid(g (act1 + act3 g g)) */
+    float *row_sums;  /* [rows, parts]; NULL: not wanted */
+    int parts;
+};
+
+WGMMA_INLINE uint32_t two(float a, float b) {
+    __nv_bfloat162 x = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<uint32_t *>(&x);
+}
+WGMMA_INLINE float low_of(uint32_t x) { return __uint_as_float(x << 16); }
+WGMMA_INLINE float high_of(uint32_t x) { return __uint_as_float(x & 0xFFFF0000u); }
+
+/* Where this lane's row of columns 8g .. 8g + 15 lies in a piece: rows of 128 bytes with the 128-byte swizzle. */
+WGMMA_INLINE uint32_t piece_address(uint32_t piece, int g) {
+    uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+    return piece + row * 128 + (((g + lane / 16) ^ (row % 8)) << 4);
+}
+
+/* Pieces on their way through SLOTS places of shared memory that belong to this warpgroup. */
+template <int SLOTS> struct pieces {
+    uint32_t slots, loaded; /* barrier of load_two */
+    int group, at;          /* the warpgroup's own named barrier; the slot of the next piece */
+    uint32_t phase;
+    bool first; /* the thread that talks to TMA */
+
+    WGMMA_INLINE uint32_t slot(int i) const { return slots + i * PIECE_BYTES; }
+    /* What the warpgroup has written into a slot goes to `map`. */
+    WGMMA_INLINE void send(uint32_t from, const CUtensorMap *map, int col, int row) {
+        fence_async_proxy();
+        named_sync(group, 128);
+        if (first) {
+            tma_store(map, from, col, row);
+            tma_store_commit();
+        }
+    }
+    /* Columns 64 piece .. 64 piece + 63 of sums. */
+    template <int N>
+    WGMMA_INLINE void put(const float (&sums)[N], int piece, const CUtensorMap *map, int col, int row) {
+        if (first) tma_store_wait_read<SLOTS - 1>();
+        named_sync(group, 128);
+#pragma unroll
+        for (int g = 0; g < 8; g += 2) {
+            const float *s = &sums[(piece * 8 + g) * 4];
+            stmatrix_x4(piece_address(slot(at), g), two(s[0], s[1]), two(s[2], s[3]), two(s[4], s[5]), two(s[6], s[7]));
+        }
+        send(slot(at), map, col, row);
+        at = at + 1 == SLOTS ? 0 : at + 1;
+    }
+    /* Into slots 0 and 1, from rows `row` on. */
+    WGMMA_INLINE void load_two(const CUtensorMap *map0, int col0, const CUtensorMap *map1, int col1, int row) {
+        static_assert(SLOTS == 2, "two slots");
+        if (first) {
+            tma_store_wait_read<0>();
+            barrier_expect(loaded, 2 * PIECE_BYTES);
+            tma_load(slot(0), map0, loaded, col0, row);
+            tma_load(slot(1), map1, loaded, col1, row);
+        }
+        barrier_wait(loaded, phase);
+        phase ^= 1;
+    }
+};
+
+/* The two rows that a thread holds values of, 8 apart. The rows behind the last are never stored; they read the last
+ * one's factors. */
+struct thread_rows {
+    int row[2];
+    WGMMA_INLINE thread_rows(const epilogue_args &args, int from) {
+        int mine = from + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+        row[0] = min(mine, args.rows - 1), row[1] = min(mine + 8, args.rows - 1);
+    }
+    WGMMA_INLINE float scale(const epilogue_args &args, int which) const {
+        return args.row_scale ? args.row_scale[row[which]] : 1.0f;
+    }
+    /* Four lanes hold a row: their sums together, in a fixed order. Rows behind the last hold zeros. */
+    static WGMMA_INLINE void write_sums(const epilogue_args &args, const float (&sum)[2], int from, int col) {
+        int mine = from + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int w = 0; w < 2; w++) {
+            float x = sum[w];
+            x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+            x += __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+            if (args.row_sums && threadIdx.x % 4 == 0 && mine + w * 8 < args.rows)
+                args.row_sums[(int64_t)(mine + w * 8) * args.parts + col / 128] = x;
+        }
+    }
+};
+
+/* An epilogue has store(): sums of 64 rows from `row` and of columns from `col` on.
+ * SOURCES: matrices that b's columns come from, half a tile from each. */
+
+struct plain_epilogue {
+    enum { SOURCES = 1 };
+    template <int N, int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[N], const epilogue_args &, const tile_maps &maps, pieces<SLOTS> &out,
+                                   int row, int col) {
+#pragma unroll
+        for (int piece = 0; piece < N / 32; piece++) out.put(sums, piece, &maps.c[0], col + piece * 64, row);
+    }
+};
+
+/* Rows scaled; heads of HEAD columns turned. Reads 8 bytes per pair from the table, which stays in L2. */
+template <int HEAD> struct rope_epilogue {
+    enum { SOURCES = 1 };
+    template <int N, int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[N], const epilogue_args &args, const tile_maps &maps,
+                                   pieces<SLOTS> &out, int row, int col) {
+        static_assert(N * 2 % HEAD == 0, "a tile has whole heads");
+        thread_rows mine(args, row);
+#pragma unroll
+        for (int w = 0; w < 2; w++) {
+            float scale = mine.scale(args, w);
+            const float *turns = args.table + (int64_t)args.pos[mine.row[w]] * HEAD + threadIdx.x % 4 * 4;
+#pragma unroll
+            for (int i = 0; i < HEAD / 16; i++) { /* 8 columns of the low half and those HEAD/2 further */
+                float4 t = __ldg(reinterpret_cast<const float4 *>(turns + i * 16));
+#pragma unroll
+                for (int head = 0; head < N * 2 / HEAD; head++) {
+                    float *low = &sums[head * HEAD / 2 + i * 4 + w * 2], *high = low + HEAD / 4;
+                    bool turned = col + head * HEAD < args.rope_cols;
+                    rotate(low[0], high[0], scale, turned ? t.x : 1.0f, turned ? t.y : 0.0f);
+                    rotate(low[1], high[1], scale, turned ? t.z : 1.0f, turned ? t.w : 0.0f);
+                }
+            }
+        }
+#pragma unroll
+        for (int piece = 0; piece < N / 32; piece++) out.put(sums, piece, &maps.c[0], col + piece * 64, row);
+    }
+    static WGMMA_INLINE void rotate(float &a, float &b, float scale, float cosine, float sine) {
+        float x = a * scale, y = b * scale;
+        a = x * cosine - y * sine;
+        b = y * cosine + x * sine;
+    }
+};
+
+/* Rows scaled; gate and up kept in c[0] and c[1], their product with the activation in y. */
+struct glu_epilogue {
+    enum { SOURCES = 2 };
+    template <int N, int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[N], const epilogue_args &args, const tile_maps &maps,
+                                   pieces<SLOTS> &out, int row, int col) {
+        thread_rows mine(args, row);
+        float scale[2] = {mine.scale(args, 0), mine.scale(args, 1)};
+#pragma unroll
+        for (int i = 0; i < N; i++) sums[i] *= scale[i / 2 % 2];
+#pragma unroll
+        for (int piece = 0; piece < N / 64; piece++) {
+            out.put(sums, piece, &maps.c[0], col + piece * 64, row);
+            out.put(sums, piece + N / 64, &maps.c[1], col + piece * 64, row);
+#pragma unroll
+            for (int i = piece * 32; i < piece * 32 + 32; i++) {
+                float g = sums[i], x = g * (args.act1 + args.act3 * g * g);
+                sums[i] = __fdividef(g, 1 + __expf(-x)) * sums[i + N / 2];
+            }
+            out.put(sums, piece, &maps.y, col + piece * 64, row);
+        }
+    }
+};
+/* What was there is added; the squares of what is stored are summed by row. */
+struct add_epilogue {
+    enum { SOURCES = 1 };
+    template <int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[64], const epilogue_args &args, const tile_maps &maps,
+                                   pieces<SLOTS> &out, int row, int col) {
+        float squares[2] = {0, 0};
+        out.load_two(&maps.in[0], col, &maps.in[0], col + 64, row);
+#pragma unroll
+        for (int piece = 0; piece < 2; piece++) {
+#pragma unroll
+            for (int g = 0; g < 8; g += 2) {
+                const float *s = &sums[(piece * 8 + g) * 4];
+                uint32_t at = piece_address(out.slot(piece), g), x[4];
+                ldmatrix_x4(x, at);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    x[i] = two(s[2 * i] + low_of(x[i]), s[2 * i + 1] + high_of(x[i]));
+                    squares[i % 2] += low_of(x[i]) * low_of(x[i]) + high_of(x[i]) * high_of(x[i]);
+                }
+                stmatrix_x4(at, x[0], x[1], x[2], x[3]);
+            }
+            out.send(out.slot(piece), &maps.c[0], col + piece * 64, row);
+        }
+        thread_rows::write_sums(args, squares, row, col);
+    }
+};
+
+/* The sums are dy of y = act(gate) up. */
+struct glu_bwd_epilogue {
+    enum { SOURCES = 1 };
+    template <int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[64], const epilogue_args &args, const tile_maps &maps,
+                                   pieces<SLOTS> &out, int row, int col) {
+        float dots[2] = {0, 0};
+#pragma unroll
+        for (int piece = 0; piece < 2; piece++) {
+            int from = col + piece * 64;
+            out.load_two(&maps.in[0], from, &maps.in[1], from, row);
+#pragma unroll
+            for (int g = 0; g < 8; g += 2) {
+                const float *dy = &sums[(piece * 8 + g) * 4];
+                uint32_t at0 = piece_address(out.slot(0), g), at1 = piece_address(out.slot(1), g), gate[4], up[4];
+                ldmatrix_x4(gate, at0);
+                ldmatrix_x4(up, at1);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float g0 = low_of(gate[i]), g1 = high_of(gate[i]), u0 = low_of(up[i]), u1 = high_of(up[i]);
+                    float du0, du1, dg0 = dgate(args, dy[2 * i], g0, u0, &du0);
+                    float dg1 = dgate(args, dy[2 * i + 1], g1, u1, &du1);
+                    gate[i] = two(dg0, dg1), up[i] = two(du0, du1);
+                    dots[i % 2] +=
+                        low_of(gate[i]) * g0 + high_of(gate[i]) * g1 + low_of(up[i]) * u0 + high_of(up[i]) * u1;
+                }
+                stmatrix_x4(at0, gate[0], gate[1], gate[2], gate[3]);
+                stmatrix_x4(at1, up[0], up[1], up[2], up[3]);
+            }
+            out.send(out.slot(0), &maps.c[0], from, row);
+            out.send(out.slot(1), &maps.c[1], from, row);
+        }
+        thread_rows::write_sums(args, dots, row, col);
+    }
+    /* x = g (act1 + act3 g g), s = sigmoid(x): act' = s (1 + g (1 - s) x') */
+    static WGMMA_INLINE float dgate(const epilogue_args &args, float dy, float g, float u, float *du) {
+        float s = __fdividef(1, 1 + __expf(-g * (args.act1 + args.act3 * g * g)));
+        *du = dy * g * s;
+        return dy * u * s * (1 + g * (1 - s) * (args.act1 + 3 * args.act3 * g * g));
+    }
+};
+
+/* Two matrices added, the second times a factor by row. */
+struct norm_bwd_epilogue {
+    enum { SOURCES = 1 };
+    template <int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[64], const epilogue_args &args, const tile_maps &maps,
+                                   pieces<SLOTS> &out, int row, int col) {
+        thread_rows mine(args, row);
+        float scale[2] = {mine.scale(args, 0), mine.scale(args, 1)};
+#pragma unroll
+        for (int piece = 0; piece < 2; piece++) {
+            int from = col + piece * 64;
+            out.load_two(&maps.in[0], from, &maps.in[1], from, row);
+#pragma unroll
+            for (int g = 0; g < 8; g += 2) {
+                const float *s = &sums[(piece * 8 + g) * 4];
+                uint32_t at0 = piece_address(out.slot(0), g), x[4], h[4];
+                ldmatrix_x4(x, at0);
+                ldmatrix_x4(h, piece_address(out.slot(1), g));
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    x[i] = two(s[2 * i] + low_of(x[i]) + scale[i % 2] * low_of(h[i]),
+                               s[2 * i + 1] + high_of(x[i]) + scale[i % 2] * high_of(h[i]));
+                stmatrix_x4(at0, x[0], x[1], x[2], x[3]);
+            }
+            out.send(out.slot(0), &maps.c[0], from, row);
+        }
+    }
+};
+} // namespace wgmma
+#endif

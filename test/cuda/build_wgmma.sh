@@ -1,0 +1,20 @@
+#!/bin/sh
+# Builds test_wgmma_gemm by itself, CUDA's run-time library inside: sh test/cuda/build_wgmma.sh [OUT]. Where it runs it
+# needs libcuda.so.1 and libcublasLt.so.13. Prints how many kernels have how much stack and spill; OUT.log has all.
+set -e
+cd "$(dirname "$0")/../.."
+out=${1:-build/test_wgmma_gemm}
+cuda=${CUDA_HOME:-/usr/local/cuda}
+mkdir -p "$(dirname "$out")" "$out.o"
+for c in src/base/failure src/base/memory src/base/text src/base/file src/base/array src/base/dtype cuda/gemm \
+    test/cuda/wgmma_stand_in; do
+    gcc -std=gnu11 -D_GNU_SOURCE -O2 -Isrc -Icuda -I"$cuda/include" -I/usr/include/stb -c $c.c -o "$out.o/$(basename $c).o"
+done
+nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Isrc -Icuda -Xptxas -v -cudart static \
+    -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers test/cuda/test_wgmma_gemm.cu cuda/wgmma_gemm.cu cuda/rope.cu \
+    cuda/glu.cu cuda/rms_norm.cu cuda/rms_norm_bwd.cu "$out.o"/*.o -o "$out" -lcublasLt -Xcompiler -static-libstdc++ \
+    >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
+grep -E 'spill stores|C75|warning' "$out.log" | sort | uniq -c || true
+strip "$out"
+rm -rf "$out.o"
+ls -l "$out"
