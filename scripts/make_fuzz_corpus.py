@@ -140,5 +140,21 @@ def rows():
     seed("data", "demo", b"\n".join(Path("data/demo_train.json").read_bytes().split(b"\n")[:12]).rstrip(b",\n") + b"]")
 
 
-for make in (tokenizers, weights, configs, adapters, rows):
+def run_states():
+    counts = "step steps updates evaluated best_step row rows source_examples source_tokens sum_steps sum_step_rows " \
+             "sum_skipped_steps sum_tokens sum_label_tokens sum_slots sum_checkpoints"
+    state = {"format": 1, "written_by": "liger-sft"}
+    state.update({key: 2 for key in counts.split()})
+    state.update({key: 0.5 for key in "epoch best_loss busy sum_first_loss sum_loss sum_eval_loss sum_seconds".split()})
+    state.update(sum_save_seconds=None, source_data="0123456789abcdef", source_model="fedcba9876543210")
+    log = [{"epoch": 0.25, "grad_norm": 1.5, "learning_rate": 1e-4, "loss": 2.25, "step": 1},
+           {"epoch": 0.5, "eval_loss": 2.0, "eval_runtime": 0.125, "step": 1}]
+    lines = b'{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25}\n{"step": 2, "eval_loss": 2.0}\n{"step": 3, "lo'
+    both = dumps(state) + CUT + dumps({"log_history": log, "global_step": 2})
+    seed("run_state", "one", both)
+    seed("run_state", "lines", both + CUT + lines)
+    seed("run_state", "not_finite", dumps(state) + CUT + dumps({"log_history": [{"epoch": None, "loss": None, "step": 1}]}))
+
+
+for make in (tokenizers, weights, configs, adapters, rows, run_states):
     make()

@@ -182,9 +182,10 @@ void run_state_put_trainer(text_buf *out, const run_state *s, const config *c) {
 static void put_entry(text_buf *out, const cJSON *entry) {
     const char *next = "\n      ";
     text_puts(out, "\n    {");
-    for (const cJSON *x = entry->child; x; x = x->next, next = ",\n      ") {
-        if (!x->string || !cJSON_IsNumber(x)) continue; /* null: a number that was not finite */
+    for (const cJSON *x = entry->child; x; x = x->next) {
+        if (!x->string || !cJSON_IsNumber(x) || !isfinite(x->valuedouble)) continue; /* null: a number that was not */
         text_puts(out, next);
+        next = ",\n      ";
         json_put_string(out, x->string, strlen(x->string));
         text_puts(out, ": ");
         if (strcmp(x->string, "step") == 0) text_printf(out, "%.0f", x->valuedouble);
