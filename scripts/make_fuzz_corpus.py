@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seeds of test/fuzz/corpus/ from the fixtures: small valid inputs for each fuzz target.
-
-Files named after a fault (nul_byte, huge_number, ...) are not made here: they are what once went wrong, or must not.
+"""Writes test/fuzz/corpus/: seeds from the fixtures, small valid inputs for each fuzz target; and inputs named after a
+fault (nul_byte, huge_number, ...), which once went wrong, or must not. Files that a fuzz run found are added by hand.
 Needs Python alone. Run from the repository's root.
 """
 import json
@@ -15,7 +14,11 @@ CUT = b"\x1e"  # between the files of one input
 
 
 def seed(target, name, data):
-    path = ROOT / target / f"seed_{name}"
+    put(target, f"seed_{name}", data)
+
+
+def put(target, name, data):
+    path = ROOT / target / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
@@ -156,5 +159,50 @@ def run_states():
     seed("run_state", "not_finite", dumps(state) + CUT + dumps({"log_history": [{"epoch": None, "loss": None, "step": 1}]}))
 
 
-for make in (tokenizers, weights, configs, adapters, rows, run_states):
+def faults():
+    """What every reader of JSON must refuse, in each target's own form."""
+    begin = {"config": b"", "model_config": b"", "tokenizer": b"", "adapter": b"", "index": b"", "run_state": b"", "data": b"["}
+    texts = {"nul_byte": b'{"model_type":"lla\0ma"}', "nul_escape": b'{"model_type":"lla\\u0000ma"}',
+             "twice": b'{"r":1,"vocab":{},"r":2}', "deep_lists": b"[" * 3000, "deep_objects": b'{"a":' * 1500,
+             "huge_number": b'{"seed":' + b"9" * 400 + b"}", "large_exponent": b'{"r":1e999999}',
+             "not_utf8": b'{"model":"\xff\xfe"}', "half_escape": b'{"model":"\\u12', "trailing": b"{} {}"}
+    for target, start in begin.items():
+        for name, text in texts.items():
+            put(target, name, start + text)
+    for name, text in texts.items():
+        put("safetensors", name, struct.pack("<Q", len(text)) + text)
+    put("safetensors", "length_wraps", struct.pack("<Q", 2**64 - 8) + b"{}")
+    header = {"x": {"dtype": "F32", "shape": [2**32, 2**32, 0], "data_offsets": [0, 0]}}
+    put("safetensors", "shape_overflows", struct.pack("<Q", len(dumps(header))) + dumps(header))
+
+
+def slow_tokenizers():
+    """What took too long or too much memory once; test/unit/test_hostile.c has the long forms."""
+    model = {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    text = b"a" * 2000
+
+    def sequence(key, inner, steps):
+        return {"model": model, key: {"type": "Sequence", inner: steps}}
+
+    def split(regex):
+        return {"model": model, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated"}}
+
+    put("tokenizer", "grows_normalizer", dumps(sequence("normalizer", "normalizers", [double] * 60)) + CUT + text)
+    put("tokenizer", "grows_decoder", dumps(sequence("decoder", "decoders", [double] * 60)) + CUT + text)
+    put("tokenizer", "grows_byte_level", dumps(sequence("pre_tokenizer", "pretokenizers", [byte_level] * 60)) + CUT + text)
+    put("tokenizer", "many_steps", dumps(sequence("normalizer", "normalizers", [{"type": "NFC"}] * 100)))
+    put("tokenizer", "exponential", dumps(split("(a+)+[bc]")) + CUT + text)
+    put("tokenizer", "quadratic", dumps(split("a*[bc]|a")) + CUT + text)
+    put("tokenizer", "quadratic_backtracking", dumps(split("a*a*[bc]|a")) + CUT + text[:300])
+    part = {"SpecialToken": {"id": "a", "type_id": 0}}
+    post = {"type": "TemplateProcessing", "single": [part] * 50 + [{"Sequence": {"id": "A"}}],
+            "special_tokens": {"a": {"ids": [0] * 50}}}
+    put("tokenizer", "template_grows", dumps({"model": model, "post_processor": post}))
+    marks = "a" + "\u0315" * 700 + "\u0316" * 700
+    put("tokenizer", "marks_out_of_order", dumps({"model": model, "normalizer": {"type": "NFC"}}) + CUT + marks.encode())
+
+
+for make in (faults, slow_tokenizers, tokenizers, weights, configs, adapters, rows, run_states):
     make()
