@@ -42,7 +42,8 @@ demo: release
 	@scripts/demo.sh
 
 # A folder that runs on another machine: dist/liger-sft-VERSION/
-dist: release
+dist:
+	@scripts/setup.sh --check || { echo "run: make setup"; exit 1; }
 	@scripts/dist.sh
 
 clean:

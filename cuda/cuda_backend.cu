@@ -22,7 +22,7 @@ const size_t LATER = (size_t)352 << 20;
 
 struct {
     cudaStream_t stream;
-    int arch, processors;
+    int card, arch, processors;
     char name[256]; /* of the card */
     size_t held;    /* by the card for us when it was opened: context, work space of products */
     failure failed; /* the first of the run; kind FAIL_NONE: none */
@@ -109,6 +109,7 @@ bool check_code(failure *f) {
 
 void close_backend(void) {
     if (state.stream) cudaStreamSynchronize(state.stream);
+    nccl_close();
     cuda_adamw_close();
     cuda_attention_close();
     gemm_close();
@@ -122,9 +123,9 @@ void close_backend(void) {
 bool open_device(failure *f) {
     char bus[32];
     arena names = {};
-    TRY(cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), "card 0", f));
+    TRY(cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, state.card), "card", f));
     device_stats_open(bus); /* before the context, so that its memory counts as ours */
-    TRY(cuda_check(cudaSetDevice(0), "card 0", f));
+    TRY(cuda_check(cudaSetDevice(state.card), "card", f));
     TRY(check_code(f));
     TRY(cuda_check(cudaStreamCreate(&state.stream), "stream", f));
     bool ok = gemm_open(hub_own_cache(&names), f);
@@ -191,7 +192,7 @@ void set_deterministic(bool on) {
 }
 
 bool finish(failure *f) {
-    if (state.failed.kind == FAIL_NONE) return true;
+    if (state.failed.kind == FAIL_NONE) return nccl_join(f);
     *f = state.failed;
     state.failed = {};
     return false;
@@ -222,7 +223,7 @@ void cuda_check_launch(const kernel_call *call) {
     name_op(&state.failed, call);
 }
 
-bool cuda_backend_find(const backend **out, failure *f) {
+bool cuda_backend_find(const backend **out, int local_rank, failure *f) {
     int count = 0;
     struct cudaDeviceProp card;
     *out = NULL;
@@ -233,7 +234,8 @@ bool cuda_backend_find(const backend **out, failure *f) {
     if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
         return fail(f, FAIL_MACHINE, "device cuda: there is no NVIDIA card here (or CUDA_VISIBLE_DEVICES hides it)");
     TRY(cuda_check(e, "device cuda", f));
-    TRY(cuda_check(cudaGetDeviceProperties(&card, 0), "device cuda", f));
+    state.card = local_rank % count;
+    TRY(cuda_check(cudaGetDeviceProperties(&card, state.card), "device cuda", f));
     state.arch = card.major * 10 + card.minor;
     state.processors = card.multiProcessorCount;
     snprintf(state.name, sizeof state.name, "%s", card.name);

@@ -40,6 +40,12 @@ void device_stats_close(void);
 
 /* true: own kernels only, whose bits do not depend on what ran before. Before a program is planned. */
 void cuda_attention_set_own(bool own);
+/* ---- sums over the ranks (comm_nccl.c; opened by comm_nccl_open of dist/comm.h) ---- */
+bool nccl_is_open(void);
+bool nccl_all_reduce(float *x, int64_t n, failure *f); /* behind what is on cuda_stream(), beside what comes on it */
+bool nccl_join(failure *f); /* waits for the sums, if there are any, within the ranks' limit */
+void nccl_close(void);
+
 void cuda_attention_close(void);
 #ifdef __cplusplus
 }

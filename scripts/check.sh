@@ -32,10 +32,10 @@ done | report opening
 awk '
 BEGIN {
     level["base"] = 0
-    level["config"] = level["graph"] = level["text"] = level["weights"] = 1
+    level["config"] = level["dist"] = level["graph"] = level["text"] = level["weights"] = 1
     level["pass"] = level["exec"] = level["model"] = level["report"] = 2
     level["cpu"] = level["cuda"] = level["data"] = 3
-    level["dist"] = 4; level["train"] = 5; level["eval"] = 6; level["cli"] = 7; level["main.c"] = 8
+    level["train"] = 5; level["eval"] = 6; level["cli"] = 7; level["main.c"] = 8
 }
 FNR == 1 { n = split(FILENAME, part, "/"); mine = part[1] == "cuda" ? "cuda" : part[2] }
 /^#include "/ {

@@ -4,12 +4,15 @@
 # starts the copy from an empty environment elsewhere and checks that nothing came from outside.
 set -eu
 cd "$(dirname "$0")/.."
-version=$(build/release/liger-sft --version | cut -d' ' -f2)
+# Without MPI, which cannot be moved to another machine: its plugins belong to an installation. --gpus needs none.
+cmake -G Ninja -S . -B build/dist -DMPI=OFF >/dev/null
+cmake --build build/dist --target liger-sft
+version=$(build/dist/liger-sft --version | cut -d' ' -f2)
 name=liger-sft-$version
 folder=dist/$name
 rm -rf "$folder"
 mkdir -p "$folder/lib"
-cmake --install build/release --prefix "$folder" --strip >/dev/null
+cmake --install build/dist --prefix "$folder" --strip >/dev/null
 for page in README.md LICENSE CHANGELOG.md configs docs; do
     [ -e $page ] && cp -r $page "$folder/"
 done
@@ -17,7 +20,7 @@ done
 # What must come from the machine itself: the C library, and the NVIDIA driver's and CUDA's libraries.
 outside='/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|mvec|cuda|nvidia-ml|cudart|cublas|cublasLt|cudnn[^.]*|nccl))\.so'
 needed() { ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | { grep -vE "$outside" || true; }; }
-needed build/release/liger-sft | while read -r library; do
+needed build/dist/liger-sft | while read -r library; do
     cp -L "$library" "$folder/lib/$(basename "$library")"
     # Their licences ask to travel with them.
     package=$(dpkg -S "*/$(basename "$(readlink -f "$library")")" 2>/dev/null | head -1 | cut -d: -f1 || true)

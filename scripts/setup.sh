@@ -33,6 +33,8 @@ need stb stb_ds.h libstb-dev
 need module libpcre2-8 libpcre2-dev
 need module libutf8proc libutf8proc-dev
 need blas openblas libopenblas-openmp-dev # with OpenMP: one pool of threads for BLAS and for our loops
+need command mpicc libopenmpi-dev # ranks; srun and mpirun start them
+need command mpirun openmpi-bin
 need module cmocka libcmocka-dev
 need command xz xz-utils # test data
 # `make check` wants version 14's layout; only Debian 12 and its like are sure to have it.

@@ -2,29 +2,45 @@
 #include "base/log.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
-static bool quiet_info;
+static bool quiet_info, file_only;
+static int own_rank;
+static FILE *own_file; /* lines of a rank past 0 */
 
 void log_quiet(bool quiet) { quiet_info = quiet; }
 
-static void line(const char *level, const char *format, va_list args) {
+void log_rank(int rank, FILE *file) {
+    own_rank = rank;
+    own_file = file;
+    file_only = false;
+}
+
+void log_to_file_only(void) { file_only = true; }
+
+static void line(const char *level, bool error, const char *format, va_list args) {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);
     for (char *c = text; *c; c++) /* names from files must not command the terminal */
         if (((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7F) *c = '?';
-    fprintf(stderr, "%s%s\n", level, text); /* one write, so that lines of several threads do not mix */
+    if (own_file) {
+        fprintf(own_file, "%s%s\n", level, text);
+        fflush(own_file);
+    }
+    if (file_only || (own_rank && !error)) return;
+    /* one write, so that lines of several threads do not mix */
+    if (own_rank) fprintf(stderr, "%srank %d: %s\n", level, own_rank, text);
+    else fprintf(stderr, "%s%s\n", level, text);
 }
 
-#define LOG(name, level, when)                                                                                         \
+#define LOG(name, level, error, when)                                                                                  \
     void name(const char *format, ...) {                                                                               \
         if (!(when)) return;                                                                                           \
         va_list args;                                                                                                  \
         va_start(args, format);                                                                                        \
-        line(level, format, args);                                                                                     \
+        line(level, error, format, args);                                                                              \
         va_end(args);                                                                                                  \
     }
 
-LOG(log_info, "", !quiet_info)
-LOG(log_warning, "warning: ", true)
-LOG(log_error, "error: ", true)
+LOG(log_info, "", false, !quiet_info)
+LOG(log_warning, "warning: ", false, true)
+LOG(log_error, "error: ", true, true)

@@ -33,6 +33,11 @@ void signals_catch(void) {
     catch_one(SIGTERM);
 }
 
+void signals_ignore(void) {
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+}
+
 void signals_hold(bool hold) { holding = hold; }
 
 int signals_caught(void) { return (int)caught; }

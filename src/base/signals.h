@@ -9,6 +9,8 @@
 void signals_catch(void);
 /* true: there is something to save, so the first signal is only remembered; the second ends the program at once. */
 void signals_hold(bool hold);
+/* The run has ended and said how: nothing is left but to tidy up, which no signal needs to hurry. */
+void signals_ignore(void);
 int signals_caught(void);             /* the signal that waits for an answer; 0: none */
 const char *signals_name(int number); /* "SIGINT" */
 #endif

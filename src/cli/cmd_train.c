@@ -6,6 +6,8 @@
 #include "base/signals.h"
 #include "cli/command.h"
 #include "cli/load_data.h"
+#include "cli/ranks_start.h"
+#include "train/ranks.h"
 #include "train/save.h"
 #include "train/training_run.h"
 
@@ -27,24 +29,44 @@ static bool clear_folder(const config *c, failure *f) {
     return ok;
 }
 
-static bool open_report(report **r, const config *c, const resume *from, failure *f) {
+static bool open_files(report **r, const config *c, const resume *from, failure *f) {
     const run_state *s = &from->from.state;
     bool goes_on = from->kind == RESUME_BEHIND && from->goes_on;
     if (!goes_on) return clear_folder(c, f) && report_open(r, c, false, f);
     return report_open(r, c, true, f) && report_resume(*r, s->step, s->evaluated == s->step, f);
 }
 
-static bool train(session *s, const config *c, const resume *from, double begin, failure *f) {
+/* Files are rank 0's; the others have nothing to say. */
+static bool open_report(report **r, const session *s, const resume *from, failure *f) {
+    if (comm_rank(s->ranks) > 0) return report_open_silent(r), true;
+    TRY(open_files(r, s->c, from, f));
+    if (s->ranks && comm_place(s->ranks)->kind == LAUNCH_MPI) report_lines(*r);
+    return true;
+}
+
+/* Everything up to the first step. Behind each comm_agree all ranks go on, or none does. */
+static bool prepare(session *s, const config *c, comm *ranks, const resume *from, dataset *data, dataset *eval,
+                    failure *f) {
+    bool first = comm_rank(ranks) == 0, ok = session_open_model(s, c, f);
+    s->ranks = ranks;
+    ok = ok && session_open_backend(s, f);
+    ok = comm_agree(ranks, ok, f) && ranks_join(s, f) && ranks_check_start(ranks, from, f);
+    ok = ok && session_open_text(s, f) && session_open_weights(s, f) &&
+         (!first || save_check_folder(s, from->goes_on, f)) && load_training_data(data, eval, s, f);
+    return comm_agree(ranks, ok, f) && ranks_check_inputs(s, data, f) && train_build(s, f);
+}
+
+static bool train(session *s, const config *c, comm *ranks, const resume *from, double begin, failure *f) {
     dataset data = {0}, eval = {0};
     report *r = NULL;
     run *t = NULL;
     run_summary summary;
-    bool ok = session_open_model(s, c, f) && session_open_backend(s, f) && session_open_text(s, f) &&
-              session_open_weights(s, f) && save_check_folder(s, from->goes_on, f) &&
-              load_training_data(&data, &eval, s, f) && train_build(s, f) && session_start(s, true, f) &&
-              run_open(&t, s, &data, from, f) && open_report(&r, c, from, f);
+    bool first = comm_rank(ranks) == 0, ok = prepare(s, c, ranks, from, &data, &eval, f);
+    ok = ok && session_start(s, true, f) && run_open(&t, s, &data, from, f) && open_report(&r, s, from, f);
+    ok = comm_agree(ranks, ok, f);
     signals_hold(ok);
-    ok = ok && run_train(t, &eval, r, begin, &summary, f) && save_result(s, f) && report_done(r, &summary, f);
+    ok = ok && run_train(t, &eval, r, begin, &summary, f);
+    if (ok) ok = comm_agree(ranks, !first || (save_result(s, f) && report_done(r, &summary, f)), f);
     signals_hold(false);
     report_close(r);
     run_close(t);
@@ -54,25 +76,35 @@ static bool train(session *s, const config *c, const resume *from, double begin,
 }
 
 /* Where the run begins is looked up first, so that settings that do not fit are told before anything is opened. */
-static bool find_and_train(const config *c, double begin, failure *f) {
-    resume from;
-    bool ok = resume_find(&from, c, 1, f);
-    if (ok && from.kind != RESUME_FINISHED) {
-        session s = {0};
-        ok = train(&s, c, &from, begin, f);
-        session_close(&s);
-    }
+static bool find_and_train(const config *c, comm *ranks, double begin, failure *f) {
+    resume from = {0};
+    session s = {0};
+    bool ok = comm_agree(ranks, resume_find(&from, c, comm_size(ranks), f), f) && ranks_check_start(ranks, &from, f);
+    if (ok && from.kind != RESUME_FINISHED) ok = train(&s, c, ranks, &from, begin, f);
+    ranks_say(ranks, ok, f);
+    session_close(&s);
     resume_close(&from);
     return ok;
 }
 
-bool cmd_train(const config *c, failure *f) {
+/* First: before time goes into a model, and before looking at what another run writes. */
+static bool lock_folder(folder_lock *lock, const config *c, comm *ranks, failure *f) {
+    bool ok = comm_rank(ranks) > 0 || folder_lock_take(lock, c->output_dir, f) || fail_in(f, "output_dir");
+    ok = comm_agree(ranks, ok, f);
+    ranks_say(ranks, ok, f);
+    return ok;
+}
+
+bool cmd_train(const config *given, failure *f) {
     double begin = clock_seconds();
+    config c = *given;
+    comm *ranks;
     signals_catch();
-    TRY(check_settings(c, f));
-    folder_lock lock; /* first: before time goes into a model, and before looking at what another run writes */
-    if (!folder_lock_take(&lock, c->output_dir, f)) return fail_in(f, "output_dir");
-    bool ok = find_and_train(c, begin, f);
-    folder_lock_release(&lock);
+    TRY(check_settings(&c, f) && ranks_open(&ranks, &c, f));
+    folder_lock lock = {0};
+    bool ok = lock_folder(&lock, &c, ranks, f), locked = ok && comm_rank(ranks) == 0;
+    ok = ok && find_and_train(&c, ranks, begin, f);
+    if (locked) folder_lock_release(&lock);
+    ranks_close(ranks);
     return ok;
 }

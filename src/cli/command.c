@@ -9,12 +9,13 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "cli/ranks_start.h"
 
 #include <omp.h>
 #include <string.h>
 
 static const command commands[] = {
-    {"train", "Fine-tunes a model; what flags without a command mean.", cmd_train},
+    {"train", "Fine-tunes a model; what flags without a command mean.", cmd_train, true},
     {"plan", "Prints the memory of a run, by role, for each recompute level.", cmd_plan},
     {"graph", "Prints the program of a run, and what fusing changes.", cmd_graph},
     {"data", "Shows the rows that training would see; --dump N prints them as JSON lines.", cmd_data},
@@ -79,12 +80,16 @@ static int run_command(const command *run, int argc, char **argv) {
     arena strings = {0};
     failure f = {0};
     config c;
+    int code = 0;           /* of ranks that were started for this run */
+    bool elsewhere = false; /* ... which then is theirs */
     bool ok = config_read(&c, argc, argv, &strings, &f);
     if (ok && c.threads > 0) omp_set_num_threads((int)c.threads);
-    ok = ok && threads_check(omp_get_max_threads(), &f) && run->run(&c, &f);
+    ok = ok && threads_check(omp_get_max_threads(), &f);
+    ok = ok && (run->ranks ? ranks_start(&c, argv, &elsewhere, &code, &f) : ranks_refuse(run->name, &f));
+    ok = ok && (elsewhere || run->run(&c, &f));
     if (!ok) log_error("%s", f.text);
     arena_free(&strings);
-    return ok ? 0 : (int)f.kind;
+    return ok ? code : (int)f.kind;
 }
 
 static int dispatch(int argc, char **argv) {

@@ -7,6 +7,7 @@
 typedef struct {
     const char *name, *sentence; /* for --help */
     bool (*run)(const config *c, failure *f);
+    bool ranks; /* runs as several processes too */
 } command;
 
 /* Runs what argv asks for and returns the exit code (design: 0 done, 1 input, 2 usage, 3 machine, 130 interrupted). */

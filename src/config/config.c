@@ -294,8 +294,13 @@ static void warn_unused(const config *c, const char *const *file, const char *co
 
 static void fill_in(config *c) {
     if (c->learning_rate == 0) c->learning_rate = strcmp(c->tuner_type, "full") == 0 ? 1e-5 : 1e-4;
-    int64_t rows = c->per_device_train_batch_size;
-    if (c->gradient_accumulation_steps == 0) c->gradient_accumulation_steps = (16 + rows - 1) / rows;
+    c->fixed_accumulation = c->gradient_accumulation_steps != 0;
+    config_spread(c, 1);
+}
+
+void config_spread(config *c, int ranks) {
+    int64_t rows = c->per_device_train_batch_size * ranks;
+    if (!c->fixed_accumulation) c->gradient_accumulation_steps = (16 + rows - 1) / rows;
 }
 
 /* Rows of the program count in 32 bits. */

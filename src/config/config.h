@@ -39,6 +39,7 @@ typedef struct {
 #undef NUMBER
 #undef FLAG
     const char *config_file; /* --config; "" when none was given */
+    bool fixed_accumulation; /* gradient_accumulation_steps was given */
 } config;
 
 /* Reads flags (argv past the command's name) and the file that --config names; flags win. An unknown, duplicate,
@@ -46,6 +47,8 @@ typedef struct {
  * user's input when it stands in the file, usage when it stands on the command line. Settings that follow from others
  * (learning_rate 0, gradient_accumulation_steps 0) come out filled in. Strings live in a. */
 bool config_read(config *c, int argc, char **argv, arena *a, failure *f);
+/* For one of `ranks` ranks: gradient_accumulation_steps anew, unless it was given. */
+void config_spread(config *c, int ranks);
 /* A usage failure when the key was not given: a command calls it for what it cannot do without. */
 bool config_need(const config *c, const char *key, failure *f);
 /* The resolved settings as one JSON object (for summary.json), two blanks deep. */

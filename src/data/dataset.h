@@ -65,8 +65,10 @@ typedef struct {
 void micro_batch_init(micro_batch *b, int n_slots);
 void micro_batch_free(micro_batch *b);
 
-/* Deals micro-batches out of epochs of packed rows. A step is grad_accumulation micro-batches (the last of an epoch may
- * have fewer). The order depends on seed and epoch alone. */
+/* Deals micro-batches out of epochs of packed rows. A step is grad_accumulation micro-batches for each rank (the last
+ * of an epoch may have fewer), dealt in turn: the first to rank 0, the next to rank 1, ... A rank for which none is
+ * left gets a stand-in. The order depends on seed and epoch alone, the rows of a step on nothing but how many they are:
+ * batch_size * grad_accumulation * ranks. */
 typedef struct loader loader;
 typedef struct {
     int batch_size, max_length, grad_accumulation;
@@ -74,6 +76,7 @@ typedef struct {
     int64_t max_steps; /* -1: from epochs */
     bool packed, shuffle;
     uint64_t seed;
+    int rank, ranks; /* ranks 0: one */
 } loader_options;
 bool loader_open(loader **out, const dataset *d, const loader_options *o, failure *f);
 void loader_close(loader *l);
@@ -84,6 +87,7 @@ int64_t loader_row(const loader *l);   /* rows dealt of the epoch that is being 
 double loader_epoch(const loader *l);  /* epochs done, as a fraction, after the step dealt last */
 /* The step dealt next is the one after `step` steps, as if they had been dealt (to go on from a checkpoint). */
 void loader_seek(loader *l, int64_t step);
-/* Fills the micro-batches of the next step: *n of them, at most grad_accumulation. False at the end (f untouched). */
+/* Fills this rank's micro-batches of the next step: *n of them, 1 to grad_accumulation. False at the end (f untouched).
+ */
 bool loader_next(loader *l, micro_batch *batches, int *n);
 #endif

@@ -1,8 +1,9 @@
 /* loader.c - epochs of packed rows -> micro-batches, grouped into optimizer steps.
  *
  * An epoch's rows are packed from rng_fold(seed, epoch) alone, batch_size rows make a micro-batch, grad_accumulation
- * micro-batches make a step, and the last step of an epoch takes what is left.  Rows of a micro-batch stand one behind
- * the other without gaps, so that all padding is at its end.  Labels are shifted to targets here and nowhere else. */
+ * micro-batches for each rank make a step, and the last step of an epoch takes what is left.  Rows of a micro-batch
+ * stand one behind the other without gaps, so that all padding is at its end.  Labels are shifted to targets here and
+ * nowhere else. */
 #include "base/array.h"
 #include "base/rng.h"
 #include "data/dataset.h"
@@ -41,6 +42,9 @@ static void pack_epoch(loader *l) {
     l->row = 0;
 }
 
+/* Micro-batches of a step, over all ranks. */
+static int64_t batches_together(const loader *l) { return (int64_t)l->o.grad_accumulation * l->o.ranks; }
+
 bool loader_open(loader **out, const dataset *d, const loader_options *o, failure *f) {
     int64_t slots = (int64_t)o->batch_size * o->max_length, n = dataset_count(d);
     if (slots > INT_MAX - 1)
@@ -54,9 +58,11 @@ bool loader_open(loader **out, const dataset *d, const loader_options *o, failur
     loader *l = xcalloc(1, sizeof *l);
     l->d = d;
     l->o = *o;
+    if (!l->o.ranks) l->o.ranks = 1;
     pack_epoch(l);
     int64_t batches = (l->rows.rows + o->batch_size - 1) / o->batch_size;
-    l->steps_per_epoch = (batches + o->grad_accumulation - 1) / o->grad_accumulation;
+    int64_t together = batches_together(l);
+    l->steps_per_epoch = (batches + together - 1) / together;
     l->steps = o->max_steps >= 0 ? o->max_steps : (int64_t)ceil(o->epochs * (double)l->steps_per_epoch);
     *out = l;
     return true;
@@ -75,7 +81,7 @@ int64_t loader_row(const loader *l) { return l->row < l->rows.rows ? l->row : 0;
 double loader_epoch(const loader *l) { return (double)l->step / (double)l->steps_per_epoch; }
 
 void loader_seek(loader *l, int64_t step) {
-    int64_t epoch = step / l->steps_per_epoch, rows_per_step = (int64_t)l->o.batch_size * l->o.grad_accumulation;
+    int64_t epoch = step / l->steps_per_epoch, rows_per_step = l->o.batch_size * batches_together(l);
     l->step = step;
     if (epoch != l->epoch) {
         l->epoch = epoch;
@@ -117,6 +123,15 @@ static void fill(loader *l, micro_batch *b, int index) {
     }
 }
 
+/* One row of one token that teaches nothing. */
+static void stand_in(micro_batch *b) {
+    b->info = (batch_info){.rows = 1, .docs = 1, .longest = 1, .training = true, .stand_in = true};
+    b->ids[0] = b->pos[0] = b->cu[0] = 0;
+    b->cu[1] = 1;
+    b->target[0] = -100;
+    b->example[0] = -1;
+}
+
 bool loader_next(loader *l, micro_batch *batches, int *n) {
     *n = 0;
     if (l->step >= l->steps) return false;
@@ -124,10 +139,11 @@ bool loader_next(loader *l, micro_batch *batches, int *n) {
         l->epoch++;
         pack_epoch(l);
     }
-    while (*n < l->o.grad_accumulation && l->row < l->rows.rows) {
-        fill(l, &batches[*n], *n);
-        ++*n;
+    for (int64_t i = 0; i < batches_together(l) && l->row < l->rows.rows; i++) {
+        if (i % l->o.ranks == l->o.rank) fill(l, &batches[(*n)++], (int)i);
+        else l->row += l->o.batch_size;
     }
+    if (*n == 0) stand_in(&batches[(*n)++]);
     l->step++;
     return true;
 }

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-bool backend_find(const backend **out, const char *name, failure *f) {
-    if (strcmp(name, "cuda") == 0) return cuda_backend_find(out, f);
+bool backend_find(const backend **out, const char *name, int local_rank, failure *f) {
+    if (strcmp(name, "cuda") == 0) return cuda_backend_find(out, local_rank, f);
     failure none;
-    if (strcmp(name, "auto") == 0 && cuda_backend_find(out, &none)) return true;
+    if (strcmp(name, "auto") == 0 && cuda_backend_find(out, local_rank, &none)) return true;
     *out = &cpu_backend;
     return true;
 }

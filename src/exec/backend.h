@@ -53,10 +53,11 @@ typedef struct backend {
     void (*set_deterministic)(bool on);
 } backend;
 
-/* `name`: "cpu", "cuda" or "auto" (cuda where a usable device is, else cpu). */
-bool backend_find(const backend **out, const char *name, failure *f);
+/* `name`: "cpu", "cuda" or "auto" (cuda where a usable device is, else cpu). local_rank: of this process among those on
+ * this machine; of the cards, as many as there are, it takes the one with that number. */
+bool backend_find(const backend **out, const char *name, int local_rank, failure *f);
 
 extern const backend cpu_backend;
 /* Fills *out, or says why there is no CUDA backend (cuda/none.c: this build has none). */
-bool cuda_backend_find(const backend **out, failure *f);
+bool cuda_backend_find(const backend **out, int local_rank, failure *f);
 #endif

@@ -10,6 +10,7 @@ struct executor {
     const graph *g;
     const plan *p;
     const backend *b;
+    comm *ranks;
     void **data;   /* [values] device addresses */
     bool *owned;   /* [values] data[v] is a block of its own */
     int64_t *room; /* [values] see tensor */
@@ -62,13 +63,17 @@ static bool alloc_gathered(executor *x, value_role role, const char *what, failu
     return x->b->clear(x->gathered[k].block, bytes, f);
 }
 
+static char *address(const executor *x, vid v) {
+    const graph_value *value = &x->g->values[v];
+    if (!value->base) return x->data[v];
+    char *base = address(x, value->base);
+    return base ? base + (size_t)value->at * dtype_size(value->type) : NULL;
+}
+
 /* Addresses inside other values, once these have theirs. */
 static void place_inside(executor *x) {
-    for (vid v = 1; v < arrlen(x->g->values); v++) {
-        const graph_value *value = &x->g->values[v];
-        if (!value->base || !x->data[value->base]) continue;
-        x->data[v] = (char *)x->data[value->base] + (size_t)value->at * dtype_size(value->type);
-    }
+    for (vid v = 1; v < arrlen(x->g->values); v++)
+        if (x->g->values[v].base && address(x, v)) x->data[v] = address(x, v);
 }
 
 static bool check_kernels(const executor *x, failure *f) {
@@ -186,12 +191,20 @@ static tensor operand(const executor *x, vid v) {
     return executor_tensor(x, working ? working : v);
 }
 
+void executor_join(executor *x, comm *ranks) { x->ranks = ranks; }
+
 bool executor_run(executor *x, int first, int n, const batch_info *batch, failure *f) {
-    for (int i = first; i < first + n; i++) {
-        kernel_call call = {.op = &x->g->ops[i], .batch = batch, .scratch = x->scratch};
+    failure between = {0}; /* ranks; a device's own failures come from finish */
+    for (int i = first; i < first + n && !between.kind; i++) {
+        kernel_call call = {
+            .op = &x->g->ops[i], .batch = batch, .scratch = x->scratch, .ranks = x->ranks, .f = &between};
         for (int k = 0; k < GRAPH_MAX_IN; k++) call.in[k] = operand(x, call.op->in[k]);
         for (int k = 0; k < GRAPH_MAX_OUT; k++) call.out[k] = operand(x, call.op->out[k]);
         x->b->kernels[call.op->kind](&call);
+    }
+    if (between.kind) {
+        *f = between;
+        return false;
     }
     return x->b->finish(f);
 }

@@ -14,6 +14,9 @@ void executor_close(executor *x); /* NULL is fine */
  * params are converted to float32 (masters), frozen ones keep their stored type. */
 bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f);
 
+/* Ranks that the program's all_reduce speaks to; NULL, as at first: none but this one. */
+void executor_join(executor *x, comm *ranks);
+
 tensor executor_tensor(const executor *x, vid v); /* as a kernel sees it */
 void *executor_data(const executor *x, vid v);    /* the device address; NULL before bind */
 bool executor_upload(executor *x, vid v, const void *from, int64_t elements, failure *f); /* of the value's type */

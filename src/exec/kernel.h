@@ -5,6 +5,7 @@
  * `add` is set is added to, every other output is overwritten. */
 #ifndef EXEC_KERNEL_H
 #define EXEC_KERNEL_H
+#include "dist/comm.h"
 #include "graph/graph.h"
 
 /* One micro-batch, beside the arrays that are graph inputs. */
@@ -15,6 +16,8 @@ typedef struct {
     int longest;   /* rows of the longest document */
     uint64_t seed; /* of this micro-batch's dropout masks */
     bool training; /* false: dropout passes its input through */
+    bool last;     /* of its step: behind it gradients are whole, and all_reduce sums them over the ranks */
+    bool stand_in; /* there is nothing left for this rank: one row without a label that does not count */
 } batch_info;
 
 typedef struct {
@@ -30,6 +33,8 @@ typedef struct {
     tensor in[GRAPH_MAX_IN], out[GRAPH_MAX_OUT];
     const batch_info *batch;
     void *scratch; /* scratch(op) bytes of the backend's */
+    comm *ranks;   /* NULL: one */
+    failure *f;    /* where all_reduce puts its failure, which ends the run */
 } kernel_call;
 
 /* Rows to work on, for a kernel whose first operand has one row per token. */

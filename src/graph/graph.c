@@ -31,7 +31,7 @@ int64_t value_bytes(const graph_value *v) { return value_count(v) * (int64_t)dty
 
 int64_t value_ld(const graph *g, vid v) {
     const graph_value *value = &g->values[v];
-    if (value->base) return value_ld(g, value->base);
+    if (value->base && !value->own_ld) return value_ld(g, value->base);
     return value->ld ? value->ld : value->cols;
 }
 

@@ -42,6 +42,7 @@ typedef struct {
     int64_t ld; /* elements from one row to the next in its storage; 0: cols */
     vid base;   /* lies inside the storage of this value (whose ld counts), from element `at` on; 0: in its own */
     int64_t at;
+    bool own_ld;          /* inside base, yet its own ld counts: a gradient in its bucket (pass_shard) */
     int64_t storage_rows; /* rows of its storage when others lie below it; 0: rows */
     vid working; /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
 } graph_value;

@@ -1,5 +1,5 @@
 /* pass.h - the passes, in the order in which they run (build comes first, verify after each in debug builds):
- *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> plan
+ *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> shard -> plan
  * A pass is one file with one public function that rewrites the program. */
 #ifndef PASS_PASS_H
 #define PASS_PASS_H
@@ -46,8 +46,13 @@ const char *recompute_name(recompute_level level);
 void pass_recompute(graph *g, recompute_level level);
 
 /* Where values lie, for backends whose products take base and adapter in one matrix (backend.upload_rows is there).
- * Runs last: fills ld, base, at, storage_rows and working of values. */
+ * Fills ld, base, at, storage_rows and working of values. */
 void pass_layout(graph *g);
+
+/* Ranks that each have the whole model (data parallel): gradients gather in buckets of bucket_bytes and a part of
+ * one gradient more, in the order in which the backward half ends them; behind the last op that writes into a bucket
+ * comes its all_reduce. Runs last. */
+void pass_shard(graph *g, int64_t bucket_bytes);
 
 /* Each value is written before it is read, once (GRAD and OUTPUT gather); roles fit; shapes fit ops.def. */
 bool pass_verify(const graph *g, failure *f);

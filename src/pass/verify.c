@@ -23,7 +23,8 @@ bool pass_verify(const graph *g, failure *f) {
             if (!v) continue;
             if (written[v] && !gathers(g->values[v].role))
                 ok = fail(f, FAIL_INPUT, "op %d %s writes %s a second time", i, op_name(o->kind), g->values[v].name);
-            written[v] = true;
+            written[v] = true; /* and with a gradient its bucket */
+            for (; g->values[v].role == ROLE_GRAD && v; v = g->values[v].base) written[v] = true;
         }
     }
     free(written);

@@ -21,7 +21,7 @@ struct report {
     const config *c;
     arena names;
     metrics_file metrics;
-    bool terminal;
+    bool terminal, silent;
     size_t shown; /* columns of the progress line now on the terminal */
     step_watch watch;
     int64_t first_step;
@@ -45,6 +45,13 @@ bool report_open(report **out, const config *c, bool goes_on, failure *f) {
     if (!ok) return report_close(r), false;
     *out = r;
     return true;
+}
+
+void report_lines(report *r) { r->terminal = false; }
+
+void report_open_silent(report **out) {
+    *out = xcalloc(1, sizeof **out);
+    **out = (report){.silent = true, .metrics = {.fd = -1}};
 }
 
 bool report_resume(report *r, int64_t step, bool evaluated, failure *f) {
@@ -132,6 +139,7 @@ static void clear_line(report *r) {
 }
 
 bool report_step(report *r, const step_metrics *step, failure *f) {
+    if (r->silent) return true;
     step_metrics m = *step;
     step_alarm alarm = step_watch_add(&r->watch, m.loss, m.step_seconds);
     m.loss_spike = alarm.loss_spike;
@@ -154,6 +162,7 @@ bool report_step(report *r, const step_metrics *step, failure *f) {
 }
 
 bool report_skipped(report *r, int64_t step, const char *rows, failure *f) {
+    if (r->silent) return true;
     text_clear(&r->text);
     put_int(&r->text, "{", "step", step);
     text_printf(&r->text, ", \"skipped_rows\": %s}\n", rows);
@@ -161,6 +170,7 @@ bool report_skipped(report *r, int64_t step, const char *rows, failure *f) {
 }
 
 bool report_eval(report *r, int64_t step, double loss, double seconds, failure *f) {
+    if (r->silent) return true;
     text_buf *t = &r->text;
     text_clear(t);
     put_int(t, "{", "step", step);
@@ -203,12 +213,14 @@ static void put_summary(text_buf *t, const run_summary *s, const config *c) {
     put_double(t, next, "slots_per_second", s->slots_per_second);
     put_double(t, next, "packing_efficiency", s->packing_efficiency);
     put_double(t, next, "start_seconds", s->start_seconds);
+    put_int(t, next, "world_size", s->ranks);
     text_printf(t, "%s\"config\": ", next);
     config_put_json(c, t);
     text_puts(t, "\n}\n");
 }
 
 bool report_done(report *r, const run_summary *s, failure *f) {
+    if (r->silent) return true;
     text_clear(&r->text);
     put_summary(&r->text, s, r->c);
     TRY(file_write(path_join(&r->names, r->c->output_dir, "summary.json"), r->text.data, r->text.size, f));

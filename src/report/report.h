@@ -26,6 +26,7 @@ typedef struct {
     int64_t resumed_from;                                     /* step of the checkpoint; 0: the run began here */
     int64_t checkpoints;                                      /* saved */
     double save_seconds;                                      /* that steps waited for them */
+    int64_t ranks; /* of these figures: tokens and rates are sums, gpu_util is the mean, peak_memory_gib the largest */
 } run_summary;
 
 typedef struct report report;
@@ -33,6 +34,10 @@ typedef struct report report;
  * that a broken run leaves none. Progress goes to standard output: one rewritten line on a terminal, else a key=value
  * line per logging_steps (and for the first and last step). `c` must outlive the report. */
 bool report_open(report **out, const config *c, bool goes_on, failure *f);
+/* Lines even on a terminal: mpirun gives a rank one that is nobody's. */
+void report_lines(report *r);
+/* A report that writes and prints nothing: of a rank past 0. */
+void report_open_silent(report **out);
 /* Behind report_open, for a run that goes on after `step`: lines about later steps leave metrics.jsonl, and that of the
  * evaluation behind `step` unless `evaluated`. */
 bool report_resume(report *r, int64_t step, bool evaluated, failure *f);

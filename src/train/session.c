@@ -94,7 +94,7 @@ static bool verified(const graph *g, const char *after) {
 
 bool session_open_backend(session *s, failure *f) {
     if (s->b) return true;
-    TRY(backend_find(&s->b, s->c->device, f));
+    TRY(backend_find(&s->b, s->c->device, comm_local_rank(s->ranks), f));
     TRY(s->b->open(f));
     if (s->b->set_deterministic) s->b->set_deterministic(s->c->deterministic);
     return true;
@@ -136,6 +136,8 @@ bool session_build(session *s, session_kind kind, int n_rows, recompute_level le
     assert(verified(g, "recompute"));
     if (s->b->upload_rows) pass_layout(g);
     assert(verified(g, "layout"));
+    if (training && s->ranks) pass_shard(g, s->c->ddp_bucket_cap_mb << 20);
+    assert(verified(g, "shard"));
     return true;
 }
 
@@ -150,7 +152,9 @@ static bool upload_rope(session *s, failure *f) {
 bool session_start(session *s, bool planned, failure *f) {
     plan_make(&s->p, &s->g, s->b, planned);
     memory_doing("placing the weights", "take a smaller model, or end what else uses the memory");
-    if (executor_open(&s->x, &s->g, &s->p, s->b, f) && bind_params(s, f) && upload_rope(s, f)) {
+    bool ok = executor_open(&s->x, &s->g, &s->p, s->b, f);
+    if (ok) executor_join(s->x, s->ranks);
+    if (ok && bind_params(s, f) && upload_rope(s, f)) {
         memory_doing("running the model", "lower per_device_train_batch_size or max_length");
         return true;
     }

@@ -19,6 +19,7 @@ typedef enum {
 
 typedef struct {
     const config *c;
+    comm *ranks; /* set behind session_open_model; NULL: one */
     arena memory;
     const char *folder; /* of the model, resolved */
     model_config model;

@@ -50,7 +50,7 @@ bool skipped_find(session *s, const micro_batch *batches, int n, int32_t **bad, 
 
 int32_t *skipped_examples(const micro_batch *batches, int n) {
     int32_t *out = NULL;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && !batches[i].info.stand_in; i++)
         for (int k = 0; k < batches[i].info.docs; k++) arrput(out, batches[i].example[batches[i].cu[k]]);
     return out;
 }

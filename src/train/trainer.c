@@ -1,13 +1,14 @@
 /* trainer.c - a step: its micro-batches one after the other, then the clipped update; and evaluation.
  *
- * The loss is divided once by all label tokens of the step: every micro-batch runs with dLoss/dnll = 1 / labels, and
- * the loss and the gradients gather over them on the device. */
+ * The loss is divided once by all label tokens of the step, of all ranks: every micro-batch runs with dLoss/dnll =
+ * 1 / labels, and the loss and the gradients gather over them on the device. */
 #include "train/trainer.h"
 #include "base/clock.h"
 #include "base/signals.h"
 #include "exec/flops.h"
 #include "train/fit.h"
 #include "train/optimizer.h"
+#include "train/ranks.h"
 
 #include <assert.h>
 #include <math.h>
@@ -21,11 +22,13 @@ static bool build_at(session *s, recompute_level level, failure *f) {
     return session_build(s, SESSION_TRAIN, train_slots(s->c), level, f);
 }
 
-bool train_build(session *s, failure *f) {
+/* The level that fits here. */
+static bool build_fitting(session *s, failure *f) {
     const char *wanted = s->c->gradient_checkpointing;
     bool chosen = strcmp(wanted, "auto") != 0, fits = false, last = false;
     TRY(session_open_backend(s, f));
     size_t room = s->b->memory();
+    if (s->b->host_memory) room /= (size_t)comm_local_size(s->ranks); /* the others on this machine take theirs */
     for (recompute_level level = 0; !fits && !last; level++) {
         if (chosen && strcmp(wanted, recompute_name(level)) != 0) continue;
         plan p;
@@ -37,6 +40,13 @@ bool train_build(session *s, failure *f) {
         plan_free(&p);
     }
     return fits;
+}
+
+bool train_build(session *s, failure *f) {
+    bool ok = comm_agree(s->ranks, build_fitting(s, f), f);
+    double level = s->level; /* one for all: the ranks run one program */
+    TRY(ok && comm_max(s->ranks, &level, 1, "the recompute level", f));
+    return level == (double)s->level || build_at(s, (recompute_level)level, f);
 }
 
 static bool upload_batch(session *s, const micro_batch *b, failure *f) {
@@ -71,23 +81,25 @@ bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, dou
                 bool *skipped, failure *f) {
     double started = clock_seconds();
     float loss;
-    m->label_tokens = m->tokens = 0;
-    for (int i = 0; i < n; i++) m->label_tokens += batches[i].info.labels;
+    TRY(ranks_count(s, batches, n, m, f));
     TRY(executor_clear(s->x, ROLE_GRAD, f));
     TRY(executor_clear(s->x, ROLE_OUTPUT, f));
     for (int i = 0; i < n; i++) {
-        TRY(train_micro_batch(s, &batches[i], m->label_tokens ? 1 / (float)m->label_tokens : 0, true, f));
-        m->tokens += batches[i].info.rows;
+        micro_batch b = batches[i];
+        b.info.last = i == n - 1;
+        TRY(train_micro_batch(s, &b, m->label_tokens ? 1 / (float)m->label_tokens : 0, true, f));
     }
     TRY(executor_download(s->x, s->io.loss, &loss, 1, f));
-    m->loss = isnan(loss) ? NAN : (double)loss; /* without a sign, which lines would show */
+    m->loss = (double)loss;
+    TRY(comm_sum(s->ranks, &m->loss, 1, "the loss of a step", f));
+    if (isnan(m->loss)) m->loss = NAN; /* without a sign, which lines would show */
     m->grad_norm = NAN; /* a loss that is not finite can have a finite gradient: that of a label of probability 0 */
-    if (isfinite(loss)) TRY(optimizer_step(o, learning_rate, &m->grad_norm, f));
+    if (isfinite(m->loss)) TRY(optimizer_step(o, learning_rate, &m->grad_norm, f));
     m->learning_rate = learning_rate;
-    m->slots = (int64_t)n * train_slots(s->c);
     m->step_seconds = clock_seconds() - started;
-    m->tokens_per_second = (double)m->tokens / m->step_seconds;
     m->mfu = utilisation(s, batches, n, m->step_seconds);
+    TRY(ranks_finish_step(s, m, f));
+    m->tokens_per_second = (double)m->tokens / m->step_seconds;
     *skipped = !isfinite(m->grad_norm);
     return true;
 }
@@ -107,6 +119,8 @@ bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *
     loader_options options = {.batch_size = n_slots / (int)c->max_length,
                               .max_length = (int)c->max_length,
                               .grad_accumulation = 1,
+                              .rank = comm_rank(s->ranks),
+                              .ranks = comm_size(s->ranks),
                               .epochs = 1,
                               .max_steps = -1,
                               .packed = c->packing};
@@ -119,16 +133,21 @@ bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *
     bool ok = true;
     while (ok && !signals_caught() && loader_next(l, &b, &n)) {
         double loss;
+        if (b.info.stand_in) continue;
         ok = train_loss(s, &b, &loss, f);
         if (!ok) break;
         sum += loss;
         out->tokens += b.info.rows;
         out->label_tokens += b.info.labels;
     }
-    out->stopped = signals_caught() != 0;
+    double all[] = {sum, (double)out->tokens, (double)out->label_tokens, signals_caught() != 0};
+    ok = ok && comm_sum(s->ranks, all, 4, "the sums of an evaluation", f);
+    out->tokens = (int64_t)all[1];
+    out->label_tokens = (int64_t)all[2];
+    out->stopped = all[3] > 0;
     micro_batch_free(&b);
     loader_close(l);
-    out->loss = out->label_tokens ? sum / (double)out->label_tokens : NAN;
+    out->loss = out->label_tokens ? all[0] / (double)out->label_tokens : NAN;
     out->seconds = clock_seconds() - started;
     return ok;
 }

@@ -6,7 +6,9 @@
 #include "train/optimizer.h"
 #include "train/session.h"
 
-/* Rows of a micro-batch are per_device_train_batch_size * max_length slots. */
+/* Every function here is called by all ranks of a run alike. Figures are those of all ranks together unless said.
+ *
+ * Rows of a micro-batch are per_device_train_batch_size * max_length slots. */
 int train_slots(const config *c);
 /* The first recompute level whose plan fits the backend's memory; leaves the program built at that level. With
  * gradient_checkpointing other than auto: that level. Fails when it does not fit, with what would (fit.h). */
@@ -20,10 +22,10 @@ typedef struct {
 /* Mean loss of a data set through the forward half of the session's program. */
 bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *f);
 
-/* One optimizer step over n micro-batches at this learning rate: forward, backward, clipped update. Fills loss,
- * grad_norm, learning_rate, tokens, label_tokens, slots, step_seconds, tokens_per_second and mfu (NAN where the peak is
- * unknown). A loss or gradient that is not finite leaves everything as it was: *skipped is then set, and grad_norm
- * is NAN where the loss is not finite. */
+/* One optimizer step over n micro-batches of this rank at this learning rate: forward, backward, clipped update. Fills
+ * loss, grad_norm, learning_rate, tokens, label_tokens, slots, step_seconds (of the slowest rank), tokens_per_second
+ * and mfu (mean of the ranks; NAN where the peak is unknown). A loss or gradient that is not finite leaves everything
+ * as it was, on all ranks: *skipped is then set, and grad_norm is NAN where the loss is not finite. */
 bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, double learning_rate, step_metrics *m,
                 bool *skipped, failure *f);
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "exec/device_stats.h"
+#include "train/ranks.h"
 #include "train/saver.h"
 #include "train/schedule.h"
 #include "train/skipped.h"
@@ -40,6 +41,8 @@ static bool open_loader(run *t, const dataset *data, failure *f) {
     loader_options options = {.batch_size = (int)c->per_device_train_batch_size,
                               .max_length = (int)c->max_length,
                               .grad_accumulation = t->n_batches,
+                              .rank = comm_rank(t->s->ranks),
+                              .ranks = comm_size(t->s->ranks),
                               .epochs = c->num_train_epochs,
                               .max_steps = c->max_steps,
                               .packed = c->packing,
@@ -68,11 +71,12 @@ static bool open_parts(run *t, const dataset *data, const resume *from, failure 
     TRY(open_loader(t, data, f));
     TRY(optimizer_open(&t->o, t->s, f));
     t->saver = saver_open(t->s, t->o);
+    int64_t rows = c->per_device_train_batch_size * c->gradient_accumulation_steps * comm_size(t->s->ranks);
     t->state = (run_state){.steps = loader_steps(t->l),
                            .rows = loader_rows(t->l),
                            .source = resume_source(t->s, data),
                            .best_loss = NAN,
-                           .sum.step_rows = c->per_device_train_batch_size * c->gradient_accumulation_steps,
+                           .sum.step_rows = rows,
                            .sum.eval_loss = NAN};
     return !from || from->kind != RESUME_BEHIND || go_to(t, from, f);
 }
@@ -84,9 +88,10 @@ bool run_open(run **out, session *s, const dataset *data, const resume *from, fa
         run_close(t);
         return false;
     }
-    log_info("%lld trainable weights, %lld steps of %d x %d slots, peak memory planned %.2f GiB (recompute %s)",
-             (long long)optimizer_params(t->o), (long long)t->rate.total, t->n_batches, train_slots(s->c),
-             (double)plan_peak(&s->p) / 0x1p30, recompute_name(s->level));
+    log_info("%lld trainable weights, %lld steps of %d x %d slots%s, peak memory planned %.2f GiB (recompute %s)",
+             (long long)optimizer_params(t->o), (long long)t->rate.total, t->n_batches * comm_size(s->ranks),
+             train_slots(s->c), s->ranks ? " over all ranks" : "", (double)plan_peak(&s->p) / 0x1p30,
+             recompute_name(s->level));
     *out = t;
     return true;
 }
@@ -139,9 +144,10 @@ static bool leave_out(run *t, int n, report *r, const step_metrics *m, failure *
     int tried;
     int32_t *bad = NULL, *all = skipped_examples(t->batches, n);
     text_buf *rows = &t->left_out, json = {0};
-    bool ok = skipped_find(t->s, t->batches, n, &bad, &tried, f);
+    bool ok = skipped_find(t->s, t->batches, n, &bad, &tried, f) && ranks_gather(t->s, &bad, f) &&
+              ranks_gather(t->s, &all, f) && ranks_add(t->s, &tried, f);
     text_clear(rows);
-    bool many = arrlen(bad) == SKIPPED_MOST_BAD, every = many && tried == SKIPPED_MOST_BAD;
+    bool many = arrlen(bad) >= SKIPPED_MOST_BAD, every = many && tried == (int)arrlen(bad);
     text_puts(rows, every
                         ? "no row that was tried is finite by itself, so look at the weights and learning_rate first: "
                     : many ? "not finite by itself, among others: "
@@ -199,12 +205,13 @@ static bool evaluate_now(run *t, const dataset *eval, report *r, failure *f) {
 static bool save_now(run *t, double begin, failure *f) {
     run_state *state = &t->state;
     double started = clock_seconds();
+    bool writes = comm_rank(t->s->ranks) == 0; /* all ranks are in the same state */
     bool evaluated = state->evaluated == state->step && isfinite(state->sum.eval_loss);
     if (evaluated && (!state->best_step || state->sum.eval_loss < state->best_loss))
         state->best_step = state->step, state->best_loss = state->sum.eval_loss;
     state->sum.checkpoints++;
     state->sum.seconds = t->seconds + started - begin;
-    TRY(saver_start(t->saver, state, f));
+    if (writes) TRY(saver_start(t->saver, state, f));
     t->saved = state->step;
     state->sum.save_seconds += clock_seconds() - started;
     return true;
@@ -216,8 +223,9 @@ static bool save_due(const run *t, bool stopping) {
     return stopping || (every && (step % every == 0 || is_last(t)));
 }
 
-static bool stopped(run *t, failure *f) {
-    const char *name = signals_name(signals_caught());
+/* Failures that all ranks have at once; rank 0 may have a worse one. */
+static bool stopped_here(run *t, int signal, failure *f) {
+    const char *name = signals_name(signal);
     TRY(saver_wait(t->saver, f));
     if (!t->state.step) return fail(f, FAIL_INTERRUPT, "stopped by %s before the first step; nothing to save", name);
     return fail(f, FAIL_INTERRUPT, "stopped by %s after step %lld of %lld; %s/checkpoint-%lld is saved, go on with %s",
@@ -225,8 +233,10 @@ static bool stopped(run *t, failure *f) {
                 "--resume_from_checkpoint auto");
 }
 
+static bool stopped(run *t, int signal, failure *f) { return comm_agree(t->s->ranks, stopped_here(t, signal, f), f); }
+
 /* At max_skipped_steps. What was learnt before is saved: the weights are those of the last update. */
-static bool stop_for_skipped(run *t, double begin, failure *f) {
+static bool stop_for_skipped_here(run *t, double begin, failure *f) {
     const run_state *state = &t->state;
     bool saves = state->updates > 0 && state->step != t->saved;
     if (saves) TRY(save_now(t, begin, f));
@@ -242,13 +252,18 @@ static bool stop_for_skipped(run *t, double begin, failure *f) {
                 (long long)t->saved);
 }
 
+static bool stop_for_skipped(run *t, double begin, failure *f) {
+    return comm_agree(t->s->ranks, stop_for_skipped_here(t, begin, f), f);
+}
+
 static bool run_steps(run *t, const dataset *eval, report *r, double begin, failure *f) {
-    for (int n;;) {
+    for (int n, signal;;) {
         if (evaluation_due(t, eval)) TRY(evaluate_now(t, eval, r, f));
-        bool stopping = signals_caught() && !(is_last(t) && !evaluation_due(t, eval));
+        TRY(ranks_signal(t->s, &signal, f));
+        bool stopping = signal && !(is_last(t) && !evaluation_due(t, eval));
         if (save_due(t, stopping)) TRY(save_now(t, begin, f));
         if (saver_failed(t->saver)) return saver_wait(t->saver, f);
-        if (stopping) return stopped(t, f);
+        if (stopping) return stopped(t, signal, f);
         if (!loader_next(t->l, t->batches, &n)) break;
         int64_t most = t->s->c->max_skipped_steps, before = t->state.sum.skipped_steps;
         TRY(do_step(t, n, r, f));
@@ -257,7 +272,7 @@ static bool run_steps(run *t, const dataset *eval, report *r, double begin, fail
     return saver_wait(t->saver, f);
 }
 
-static void fill_summary(const run *t, double begin, run_summary *out) {
+static bool fill_summary(const run *t, double begin, run_summary *out, failure *f) {
     double start = out->start_seconds, busy = t->state.busy;
     *out = t->state.sum;
     out->start_seconds = start;
@@ -266,15 +281,19 @@ static void fill_summary(const run *t, double begin, run_summary *out) {
     out->slots_per_second = (double)out->slots / busy;
     out->packing_efficiency = (double)out->tokens / (double)out->slots;
     measure(&out->gpu_util, &out->peak_memory_gib, true);
+    out->ranks = comm_size(t->s->ranks);
+    TRY(ranks_finish_run(t->s, &out->gpu_util, &out->peak_memory_gib, f));
     out->seconds = t->seconds + clock_seconds() - begin;
+    return true;
 }
 
 bool run_train(run *t, const dataset *eval, report *r, double begin, run_summary *out, failure *f) {
     if (eval && !dataset_count(eval)) eval = NULL;
     out->start_seconds = clock_seconds() - begin;
     TRY(run_steps(t, eval, r, begin, f));
-    if (t->state.sum.skipped_steps == t->state.step)
-        return fail(f, FAIL_INPUT, "every step had a loss or gradient that is not finite");
-    fill_summary(t, begin, out);
-    return true;
+    if (t->state.sum.skipped_steps == t->state.step) {
+        fail(f, FAIL_INPUT, "every step had a loss or gradient that is not finite");
+        return comm_agree(t->s->ranks, false, f);
+    }
+    return fill_summary(t, begin, out, f);
 }

@@ -22,7 +22,7 @@ fi
         [ -e "$(dirname "$page")/$target" ] || { echo "$page: no $target"; exit 1; }
     done || exit 1
 done)
-# Every test that docs/cases.md names is there (a unit test: defined and run; of a script: the words stand in it), and no
+# Every test that docs/cases.md names is there (a unit test: defined and run; of a script or of ranks: the words stand in it), and no
 # case is without a row.
 (cd "$root" || exit 1
 bad=0
@@ -33,7 +33,7 @@ while IFS='|' read -r _ id _ tests _; do
     while IFS= read -r part; do
         [[ $part =~ ^\ *\`(test/[a-z_/.]+)\`:\ (.*[^ ])\ *$ ]] || { echo "docs/cases.md: $id: cannot read \"$part\""; bad=1; continue; }
         file=${BASH_REMATCH[1]} names=${BASH_REMATCH[2]}
-        if [[ $file = *.sh ]]; then
+        if [[ $file = *.sh || $file = test/mpi/* ]]; then
             grep -qF -- "$names" "$file" || { echo "docs/cases.md: $id: \"$names\" is not in $file"; bad=1; }
             continue
         fi
@@ -43,7 +43,7 @@ while IFS='|' read -r _ id _ tests _; do
         done
     done <<<"${tests//;/$'\n'}"
 done <docs/cases.md 3>"${seen:=$(mktemp)}"
-for id in T0{1..9} D0{1..9} D10 M0{1..9} L0{1,2,3} A0{1,2,3,5,6} O0{1..4} R0{1..4} Z0{1,2}; do
+for id in T0{1..9} D0{1..9} D10 M0{1..9} L0{1,2,3} X0{1..3} A0{1,2,3,5,6} O0{1..4} R0{1..4} Z0{1,2}; do
     [ "$(grep -cx "$id" "$seen")" = 1 ] || { echo "docs/cases.md: $(grep -cx "$id" "$seen") rows of $id, expected 1"; bad=1; }
 done
 rm -f "$seen"

@@ -213,7 +213,7 @@ int main(int argc, char **argv) {
     failure f;
     const backend *b;
     tally t = {0};
-    if (!cuda_backend_find(&b, &f) || !b->open(&f) || !cpu_backend.open(&f)) {
+    if (!cuda_backend_find(&b, 0, &f) || !b->open(&f) || !cpu_backend.open(&f)) {
         printf("skip: %s\n", f.text);
         return 77;
     }

@@ -250,7 +250,7 @@ void run_perf() {
 int main(int argc, char **argv) {
     const backend *b;
     failure f = {};
-    if (!cuda_backend_find(&b, &f)) return printf("skip: %s\n", f.text), SKIPPED;
+    if (!cuda_backend_find(&b, 0, &f)) return printf("skip: %s\n", f.text), SKIPPED;
     if (!b->open(&f)) return printf("%s\n", f.text), 3;
     gemm_close();
     if (!gemm_open(NULL, &f)) return printf("%s\n", f.text), 3; /* no file: every shape is timed here */

@@ -115,6 +115,8 @@ const op_case op_cases[] = {
     {OP_linear_ce_bwd, "N=800 D=3 V=30", .absent = " dx ", ADD},
     {OP_linear_ce_bwd, "N=800 D=3 V=30", .absent = " dW ", F16},
     {OP_linear_ce_bwd, "N=4 D=8 V=30", .no_labels = true},
+    {OP_all_reduce, "N=1 B=1"},
+    {OP_all_reduce, "N=3 B=1000"},
 };
 const int n_op_cases = sizeof op_cases / sizeof *op_cases;
 

@@ -246,7 +246,7 @@ op_kind forward_of(op_kind kind) {
 
 bool reference_has(op_kind kind) {
     return kind < OP_embed_bwd || kind == OP_add_rms_norm || kind == OP_linear_lora || kind == OP_gate_up_glu ||
-           kind == OP_norm_qkv_rope || kind == OP_qkv_bwd || kind == OP_linear_ce;
+           kind == OP_norm_qkv_rope || kind == OP_qkv_bwd || kind == OP_linear_ce || kind == OP_all_reduce;
 }
 
 static void norms(operand_set *s) {
@@ -288,6 +288,7 @@ void reference_run(operand_set *s) {
         V("sum")[0] = 0;
         for (int64_t t = 0; t < n; t++) V("sum")[0] += V("x")[t] * V("weight")[t];
         break;
+    case OP_all_reduce: /* one rank */ memcpy(V("sum"), V("x"), (size_t)DIM("B") * sizeof(double)); break;
     default: assert(!"a forward op");
     }
 }

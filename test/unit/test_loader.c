@@ -118,7 +118,7 @@ static void packing_shuffles(void **state) {
 
 typedef struct {
     loader *l;
-    micro_batch b[8];
+    micro_batch b[12];
     int slots, n;
 } run;
 
@@ -126,12 +126,12 @@ static run open_run(const dataset *d, loader_options o) {
     run r = {.slots = o.batch_size * o.max_length};
     failure f;
     assert_true(loader_open(&r.l, d, &o, &f));
-    for (int i = 0; i < 8; i++) micro_batch_init(&r.b[i], r.slots);
+    for (int i = 0; i < 12; i++) micro_batch_init(&r.b[i], r.slots);
     return r;
 }
 
 static void close_run(run *r) {
-    for (int i = 0; i < 8; i++) micro_batch_free(&r->b[i]);
+    for (int i = 0; i < 12; i++) micro_batch_free(&r->b[i]);
     loader_close(r->l);
 }
 
@@ -275,6 +275,59 @@ static void same_rows_any_split(void **state) {
     dataset_free(&d);
 }
 
+static void same_batch(const micro_batch *a, const micro_batch *b, int slots) {
+    assert_int_equal(a->info.rows, b->info.rows);
+    assert_int_equal(a->info.docs, b->info.docs);
+    assert_int_equal(a->info.labels, b->info.labels);
+    assert_true(a->info.seed == b->info.seed);
+    assert_memory_equal(a->ids, b->ids, (size_t)slots * sizeof(int32_t));
+    assert_memory_equal(a->target, b->target, (size_t)slots * sizeof(int32_t));
+}
+
+/* 12 micro-batches a step, of one rank or of 2, 3, 4, 6: the same ones in the same steps, each once; what is not there
+ * in a last, short step stands in for nothing. So too when the ranks go on from a later step. */
+static void ranks_deal_the_same(void **state) {
+    (void)state;
+    dataset d = make_random(61, 40, 9);
+    loader_options o = {1, 48, 12, 2.0, -1, false, true, 4};
+    for (int ranks = 2; ranks <= 6; ranks += ranks == 4 ? 2 : 1)
+        for (int64_t from = 0; from < 9; from += 4) {
+            run one = open_run(&d, o), each[6];
+            for (int r = 0; r < ranks; r++) {
+                loader_options mine = o;
+                mine.grad_accumulation = 12 / ranks, mine.rank = r, mine.ranks = ranks;
+                each[r] = open_run(&d, mine);
+                assert_int_equal(loader_steps(each[r].l), loader_steps(one.l));
+                loader_seek(each[r].l, from);
+            }
+            loader_seek(one.l, from);
+            while (loader_next(one.l, one.b, &one.n)) {
+                int dealt = 0;
+                for (int r = 0; r < ranks; r++) {
+                    run *e = &each[r];
+                    assert_true(loader_next(e->l, e->b, &e->n));
+                    assert_true(loader_epoch(e->l) == loader_epoch(one.l));
+                    for (int k = 0; k < e->n; k++) {
+                        if (e->b[k].info.stand_in) {
+                            assert_true(e->n == 1 && r >= one.n);
+                            assert_true(e->b[k].info.rows == 1 && e->b[k].info.labels == 0);
+                            continue;
+                        }
+                        same_batch(&e->b[k], &one.b[k * ranks + r], one.slots);
+                        dealt++;
+                    }
+                }
+                assert_int_equal(dealt, one.n);
+            }
+            for (int r = 0; r < ranks; r++) {
+                assert_false(loader_next(each[r].l, each[r].b, &each[r].n));
+                close_run(&each[r]);
+            }
+            close_run(&one);
+        }
+    dataset_free(&d);
+}
+
 /* Going on from any step deals what would have come. */
 static void seek(void **state) {
     (void)state;
@@ -357,6 +410,7 @@ int main(void) {
         cmocka_unit_test(seek),
         cmocka_unit_test(same_rows_any_split),
         cmocka_unit_test(seek_in_another_split),
+        cmocka_unit_test(ranks_deal_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -401,7 +401,7 @@ static void dropout_mean(void **state) {
     const backend *b;
     plan p;
     executor *e;
-    assert_done(backend_find(&b, "cpu", &f) && b->open(&f), &f);
+    assert_done(backend_find(&b, "cpu", 0, &f) && b->open(&f), &f);
     plan_make(&p, &g, b, true);
     assert_done(executor_open(&e, &g, &p, b, &f), &f);
     float xs[N * K], as[R * K], bs[M * R], out[N * M], plain[N * M];

@@ -1,0 +1,165 @@
+# test_ranks.sh - runs of the whole program as ranks over MPI: equal to one process for any number of them, and what
+# happens when one of them fails. Cases X01, X03, L01, O03.
+. "${TEST_DIR:?the test folder}/cli/train_lib.sh"
+
+# Ranks of a test may be root. Open MPI leaves memory behind in modules that it unloads.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0
+if "$LIGER_SFT" --model "$model" --dataset "$model/chat.json" --device cpu --gpus 2 --max_steps 1 \
+    --output_dir "$folder/probe" 2>&1 | grep -q 'this build does not have'; then
+    echo "skip: this build has no MPI"
+    exit 77
+fi
+
+# close_model TOLERANCE NAME NAME: as close_weights, for full tuning.
+close_model() {
+    for name in "$2" "$3"; do
+        mkdir -p "$folder/model-$name"
+        cp "$folder/$name/model.safetensors" "$folder/model-$name/adapter_model.safetensors"
+    done
+    close_weights "$1" "model-$2" "model-$3"
+}
+
+# X01, L01, O03: 12 micro-batches a step, dealt to 1, 2, 3 and 4 ranks; the second step of an epoch would be short with
+# packing. Then full tuning, dropout, and evaluation on the way.
+lora=(--dataset "$model/chat.json" --adapter "$model/adapter" --packing false --adam_epsilon 1 --learning_rate 0.1
+    --max_steps 10 --lora_dropout 0.2 --val_dataset "$model/chat.json#7" --eval_steps 5)
+full=(--dataset "$model/chat.json" --tuner_type full --adam_epsilon 1 --learning_rate 0.1 --max_steps 10)
+train lora-1 "${lora[@]}" --gradient_accumulation_steps 12
+train full-1 "${full[@]}" --gradient_accumulation_steps 12
+for ranks in 2 3 4; do
+    train lora-$ranks "${lora[@]}" --gradient_accumulation_steps $((12 / ranks)) --gpus $ranks
+    train full-$ranks "${full[@]}" --gradient_accumulation_steps $((12 / ranks)) --gpus $ranks
+    for kind in lora full; do
+        for key in loss grad_norm; do
+            column $kind-$ranks $key | head -1 >"$folder/got"
+            column $kind-1 $key | head -1 >"$folder/want"
+            close 1e-6 "first $key of $kind with $ranks ranks and one" "$folder/got" "$folder/want"
+        done
+        for key in tokens label_tokens slots epoch learning_rate; do
+            close_columns 0 $key $kind-$ranks $kind-1
+        done
+    done
+    close_columns 1e-6 eval_loss lora-$ranks lora-1
+    close_weights 1e-6 lora-$ranks lora-1
+    close_model 1e-6 full-$ranks full-1
+    grep -q "\"world_size\": $ranks," "$folder/lora-$ranks/summary.json" || wrong "world_size is not $ranks"
+done
+train unmoved "${lora[@]/#0.1/1e-30}" --gradient_accumulation_steps 12
+(failed=0 && close_weights 1e-2 lora-1 unmoved >/dev/null && [ $failed = 0 ]) && wrong "the weights hardly moved"
+
+# X01: rows that do not divide: 2 ranks of one row a step, 2 epochs, against one process of two rows a step.
+for rows in 1 3 4 5 7; do
+    run=(--dataset "$model/chat.json#$rows" --packing false --num_train_epochs 2 --adam_epsilon 1 --learning_rate 0.1
+        --adapter "$model/adapter")
+    train "rows-$rows-1" "${run[@]}" --gradient_accumulation_steps 2
+    SECONDS=0
+    train "rows-$rows-2" "${run[@]}" --gradient_accumulation_steps 1 --gpus 2
+    [ $SECONDS -lt 60 ] || wrong "$rows rows over 2 ranks took $SECONDS s"
+    close_columns 1e-6 tokens "rows-$rows-2" "rows-$rows-1"
+    close_weights 1e-6 "rows-$rows-2" "rows-$rows-1"
+done
+
+# K03: a run of 3 ranks that ended behind its second step of four goes on as one process, and with 2 ranks. Rank 0 wrote
+# the checkpoint that all read.
+run=(--dataset "$model/chat.json" --adapter "$model/adapter" --packing false --adam_epsilon 1 --learning_rate 0.1
+    --num_train_epochs 2 --save_steps 1)
+train whole "${run[@]}" --gradient_accumulation_steps 6 --gpus 1
+train saved "${run[@]}" --gradient_accumulation_steps 2 --gpus 3
+close_weights 1e-6 saved whole
+for ranks in 1 2; do
+    mkdir "$folder/on-$ranks"
+    cp -r "$folder/saved/checkpoint-1" "$folder/saved/checkpoint-2" "$folder/on-$ranks"
+    sed '/^{"step": 3,/,$d' "$folder/saved/metrics.jsonl" >"$folder/on-$ranks/metrics.jsonl"
+    train "on-$ranks" "${run[@]}" --gradient_accumulation_steps $((6 / ranks)) --gpus $ranks --resume_from_checkpoint auto
+    count=$((count + 2))
+    grep -q 'steps of 6 rows were dealt as 1 x 6, now as 1 x 6' "$folder/on-$ranks.err" ||
+        wrong "K03: the other split is not said: $(cat "$folder/on-$ranks.err")"
+    [ "$(column "on-$ranks" loss | wc -l)" = 4 ] || wrong "K03: not 4 steps with $ranks ranks"
+    close_columns 1e-6 loss "on-$ranks" whole
+    close_weights 1e-6 "on-$ranks" whole
+done
+train on-2 "${run[@]}" --gradient_accumulation_steps 3 --gpus 2 --resume_from_checkpoint auto # finished
+count=$((count + 1))
+grep -q 'nothing to do' "$folder/on-2.err" || wrong "K03: a finished run of ranks: $(cat "$folder/on-2.err")"
+
+# What was not given follows from the number of ranks: 16 rows a step.
+train sixteen --dataset "$model/chat.json" --packing false --max_steps 1 --per_device_train_batch_size 2 --gpus 4
+count=$((count + 1))
+grep -q '"gradient_accumulation_steps": 2,' "$folder/sixteen/summary.json" || wrong "not 16 rows over 4 ranks"
+
+# Only rank 0 prints, lines and not the one rewritten line of a terminal; the others have their logs.
+count=$((count + 3))
+train logs "${lora[@]/#10/2}" --gradient_accumulation_steps 2 --gpus 3 --rank_logs "$folder/logs/of"
+[ "$(grep -c '^done ' "$folder/logs.out")" = 1 ] && [ "$(grep -c '^step=' "$folder/logs.out")" = 3 ] ||
+    wrong "standard output: $(cat "$folder/logs.out")"
+[ "$(grep -c 'trainable weights' "$folder/logs.err")" = 1 ] || wrong "standard error: $(cat "$folder/logs.err")"
+[ "$(cd "$folder/logs/of" && grep -l 'trainable weights' *)" = "rank-1.log
+rank-2.log" ] || wrong "logs: $(ls "$folder/logs/of")"
+
+# refuse CODE PATTERN COMMAND...: the failure said once, and no folder made.
+refuse() {
+    local code=$1 pattern=$2 got
+    shift 2
+    count=$((count + 1))
+    "$@" >"$folder/out" 2>"$folder/err" </dev/null
+    got=$?
+    [ $got = "$code" ] || wrong "exit code $got, expected $code, of: $*"
+    grep '^error: ' "$folder/err" | grep -qF -- "$pattern" || { wrong "no \"$pattern\": $*"; cat "$folder/err"; }
+    [ "$(grep -c '^error: ' "$folder/err")" = 1 ] || { wrong "not one error: $*"; cat "$folder/err"; }
+    [ -e "$folder/none" ] && wrong "a failed run left $(find "$folder/none"): $*"
+}
+base=(--model "$model" --device cpu --max_length 80)
+none=(--output_dir "$folder/none")
+refuse 1 'gone.json: No such file' "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$folder/gone.json" --gpus 3
+refuse 1 'matches no linear' "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json" --target_modules proj --gpus 3
+refuse 1 'ddp_backend: nccl needs GPUs' "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json" --gpus 2 --ddp_backend nccl
+refuse 1 'they need mpirun -n 2' env RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 "$LIGER_SFT" "${base[@]}" \
+    --dataset "$model/chat.json"
+refuse 2 'RANK 2 of WORLD_SIZE 2' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=1 "$LIGER_SFT" "${base[@]}" \
+    --dataset "$model/chat.json"
+refuse 2 'srun started 4 tasks' env SLURM_STEP_NUM_TASKS=4 "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json"
+refuse 2 'gpus: found 3, and 2 ranks' mpirun --oversubscribe -n 2 "$LIGER_SFT" "${base[@]}" \
+    --dataset "$model/chat.json" --gpus 3
+refuse 2 'plan runs as one process' mpirun -n 1 "$LIGER_SFT" plan --model "$model" : \
+    -n 1 sleep 0 </dev/null # the other one need not be ours
+
+# Ranks that do not see the same: other data under the same name, or none.
+mkdir "$folder/here" "$folder/there"
+cp "$model/chat.json" "$folder/here/data.json"
+sed 's/hello/hullo/I' "$model/chat.json" | sed '0,/the/s//The/' >"$folder/there/data.json"
+cmp -s "$folder/here/data.json" "$folder/there/data.json" && wrong "the two data files are one"
+two() { mpirun --oversubscribe -n 1 --wdir "$folder/here" "$LIGER_SFT" "$@" : -n 1 --wdir "$folder/there" "$LIGER_SFT" "$@"; }
+refuse 1 "the data set differs from rank 0's" two "${base[@]}" "${none[@]}" --dataset data.json
+rm "$folder/there/data.json"
+refuse 1 'rank 1: dataset: data.json: No such file' two "${base[@]}" "${none[@]}" --dataset data.json
+refuse 1 "the config differs from rank 0's" mpirun --oversubscribe -n 1 "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset \
+    "$model/chat.json" : -n 1 "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json" --seed 7
+
+# X01: kill -9 of any rank at any step: the others end soon, with a code that is not 0, and nothing of the run stays.
+for victim in 0 1 2; do
+    count=$((count + 1))
+    "$LIGER_SFT" "${base[@]}" --dataset "$model/chat.json" --max_steps 1000000 --gpus 3 --threads 1 \
+        --output_dir "$folder/killed-$victim" >"$folder/killed-$victim.out" 2>&1 </dev/null &
+    run=$!
+    for ((i = 0; i < 300; i++)); do
+        grep -qs '^step=' "$folder/killed-$victim.out" && break
+        sleep 0.1
+    done
+    mapfile -t ranks < <(pgrep -P $run)
+    [ ${#ranks[@]} = 3 ] || wrong "kill: ${#ranks[@]} ranks: $(cat "$folder/killed-$victim.out")"
+    sleep 0.$((RANDOM % 10))
+    SECONDS=0
+    kill -9 "${ranks[$victim]}"
+    wait $run
+    code=$?
+    [ $code != 0 ] && [ $SECONDS -lt 30 ] || wrong "kill -9 of a rank: exit code $code after $SECONDS s"
+    for rank in "${ranks[@]}"; do # a dead process that nobody has asked after is a Z
+        for ((i = 0; i < 50; i++)); do
+            grep -qsv ') Z ' "/proc/$rank/stat" || break
+            sleep 0.1
+        done
+        [ $i -lt 50 ] || wrong "a rank lives on after kill -9 of another: $(cat "/proc/$rank/stat")"
+    done
+    [ -e "$folder/killed-$victim/adapter_model.safetensors" ] && wrong "a killed run left a result"
+done
+finish

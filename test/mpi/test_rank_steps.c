@@ -1,0 +1,194 @@
+/* test_rank_steps.c - training steps among as many ranks as mpirun started, against the same steps in one process: L01,
+ * O03, X02, X03. Every rank also runs the lone steps and compares. Each gradient is a bucket of its own, or all are
+ * one.
+ */
+#include "base/array.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "mpi/ranks_test.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#define LLAMA TEST_DIR "/fixtures/models/llama"
+enum { STEPS = 10, TOGETHER = 12, VOCABULARY = 67 }; /* together: micro-batches of a step, of all ranks */
+
+typedef struct {
+    double loss[STEPS], norm[STEPS];
+    bool skipped[STEPS];
+    int64_t tokens, labels, slots;
+    int steps, buckets;
+    float *weights; /* stb_ds */
+    double head;    /* norm of the weights of the head's adapter B */
+} outcome;
+
+typedef struct {
+    const char *const *flags;
+    bool small_buckets;
+    bool spoilt; /* the last rank's loss at step 3 is not finite */
+} setting;
+
+static void add_row(dataset *d, uint64_t key, int n, int labels) {
+    rng r = {key, 0};
+    if (!d->start) arrput(d->start, 0);
+    for (int i = 0; i < n; i++) {
+        arrput(d->tokens, (int32_t)rng_below(&r, VOCABULARY));
+        arrput(d->labels, i > 0 && i >= n - labels);
+    }
+    arrput(d->start, arrlen(d->tokens));
+}
+
+/* 13 rows of uneven answers, one without a label: a step of 12 micro-batches leaves one for the next. */
+static dataset make_rows(void) {
+    static const int labels[13] = {1, 25, 2, 0, 17, 1, 5, 9, 3, 3, 12, 1, 8};
+    dataset d = {0};
+    for (int i = 0; i < 13; i++) add_row(&d, 70 + (uint64_t)i, labels[i] + 3, labels[i]);
+    return d;
+}
+
+static void read_outcome(const session *s, outcome *out) {
+    for (vid v = 1; v < arrlen(s->g.values); v++) {
+        const graph_value *value = &s->g.values[v];
+        if (value->role != ROLE_PARAM || !value->trainable) continue;
+        size_t n = (size_t)value_count(value);
+        const float *w = executor_data(s->x, v);
+        memcpy(arraddnptr(out->weights, n), w, n * sizeof *w);
+        for (size_t i = 0; strstr(value->name, "lm_head.lora_B") && i < n; i++) out->head += fabs((double)w[i]);
+    }
+    for (int i = 0; i < arrlen(s->g.ops); i++) out->buckets += s->g.ops[i].kind == OP_all_reduce;
+}
+
+/* What makes a rank's loss a NaN, or no more: the angles of the rotation. */
+static void spoil(session *s, comm *c, bool spoilt) {
+    failure f = {0};
+    int n = s->model.head_dim / 2;
+    float *freq = xmalloc((size_t)n * sizeof *freq);
+    model_rope_frequencies(&s->model, freq);
+    for (int i = 0; i < n && spoilt; i++) freq[i] = NAN;
+    DONE(c, executor_upload(s->x, s->io.freq, freq, n, &f), &f);
+    free(freq);
+}
+
+static void run_steps(session *s, comm *c, comm *ranks, const setting *how, const dataset *d, outcome *out) {
+    failure f = {0};
+    optimizer *o;
+    loader *l;
+    int size = comm_size(ranks), own = TOGETHER / size;
+    loader_options options = {.batch_size = 1,
+                              .max_length = 40,
+                              .grad_accumulation = own,
+                              .max_steps = STEPS,
+                              .seed = 3,
+                              .rank = comm_rank(ranks),
+                              .ranks = size};
+    DONE(c, optimizer_open(&o, s, &f) && loader_open(&l, d, &options, &f), &f);
+    micro_batch *batches = xcalloc((size_t)own, sizeof *batches);
+    for (int i = 0; i < own; i++) micro_batch_init(&batches[i], train_slots(s->c));
+    for (int n; loader_next(l, batches, &n); out->steps++) {
+        step_metrics m = {0};
+        bool spoilt = how->spoilt && out->steps == 2 && comm_rank(ranks) == size - 1;
+        if (spoilt) spoil(s, c, true);
+        DONE(c, train_step(s, o, batches, n, 0.1, &m, &out->skipped[out->steps], &f), &f);
+        if (spoilt) spoil(s, c, false);
+        out->loss[out->steps] = m.loss, out->norm[out->steps] = m.grad_norm;
+        out->tokens += m.tokens, out->labels += m.label_tokens, out->slots += m.slots;
+    }
+    read_outcome(s, out);
+    for (int i = 0; i < own; i++) micro_batch_free(&batches[i]);
+    free(batches);
+    loader_close(l);
+    optimizer_close(o);
+}
+
+static outcome run(comm *c, comm *ranks, const setting *how) {
+    const char *flags[32] = {"--model", LLAMA, "--device", "cpu", "--max_length", "40", "--adam_epsilon", "1"};
+    int n = 8;
+    for (int i = 0; how->flags[i]; i++) flags[n++] = how->flags[i];
+    arena a = {0};
+    char **argv = arena_alloc(&a, sizeof *argv * (size_t)(n + 1));
+    for (int i = 0; i < n; i++) argv[i] = arena_strdup(&a, flags[i]);
+    failure f = {0};
+    config settings;
+    session s = {0};
+    outcome out = {0};
+    DONE(c, config_read(&settings, n, argv, &a, &f), &f);
+    if (how->small_buckets) settings.ddp_bucket_cap_mb = 0;
+    DONE(c, session_open_model(&s, &settings, &f), &f);
+    s.ranks = ranks;
+    DONE(c, session_open_weights(&s, &f) && train_build(&s, &f) && session_start(&s, true, &f), &f);
+    dataset d = make_rows();
+    run_steps(&s, c, ranks, how, &d, &out);
+    dataset_free(&d);
+    session_close(&s);
+    arena_free(&a);
+    return out;
+}
+
+static bool close_to(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
+
+/* Largest difference over the largest value. */
+static double difference(const float *a, const float *b) {
+    double most = 0, top = 0;
+    for (int64_t i = 0; i < arrlen(a); i++) {
+        if (!isfinite(a[i])) return INFINITY;
+        most = fmax(most, fabs((double)a[i] - (double)b[i])), top = fmax(top, fabs((double)b[i]));
+    }
+    return most / top;
+}
+
+/* All ranks have rank 0's bits. */
+static bool same_everywhere(comm *c, const float *weights) {
+    failure f = {0};
+    size_t bytes = (size_t)arrlen(weights) * sizeof *weights;
+    float *first = xmalloc(bytes);
+    memcpy(first, weights, bytes);
+    DONE(c, comm_broadcast(c, first, bytes, 0, "weights", &f), &f);
+    bool same = memcmp(first, weights, bytes) == 0;
+    free(first);
+    return same;
+}
+
+static void compare(comm *c, const setting *how) {
+    outcome lone = run(c, NULL, how), many = run(c, c, how);
+    RIGHT(c, lone.steps == STEPS && many.steps == STEPS && lone.buckets == 0);
+    RIGHT(c, how->small_buckets ? many.buckets > 5 : many.buckets == 1);
+    RIGHT(c, lone.tokens == many.tokens && lone.labels == many.labels && lone.slots == many.slots);
+    RIGHT(c, close_to(many.loss[0], lone.loss[0]) && close_to(many.norm[0], lone.norm[0]));
+    for (int i = 0; i < STEPS; i++) {
+        RIGHT(c, many.skipped[i] == lone.skipped[i] && many.skipped[i] == (how->spoilt && i == 2));
+        RIGHT(c, isfinite(many.norm[i]) == !many.skipped[i]);
+    }
+    RIGHT(c, arrlen(lone.weights) == arrlen(many.weights));
+    RIGHT(c, difference(many.weights, lone.weights) <= 1e-6);
+    RIGHT(c, same_everywhere(c, many.weights));
+    RIGHT(c, (lone.head > 0) == (strcmp(how->flags[0], "--target_modules") == 0));
+    RIGHT(c, lone.head == many.head || close_to(many.head, lone.head));
+    arrfree(lone.weights);
+    arrfree(many.weights);
+}
+
+#define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+int main(void) {
+    comm *c = ranks_test_open(60);
+    log_quiet(true);
+    log_rank(comm_rank(c), NULL);
+    omp_set_num_threads(1);
+    for (int small = 0; small < 2; small++) {
+        const setting all[] = {
+            {FLAGS("--adapter", LLAMA "/adapter"), small},
+            {FLAGS("--tuner_type", "full"), small},
+            {FLAGS("--tuner_type", "full", "--use_liger_kernel", "false"), small},
+            {FLAGS("--adapter", LLAMA "/adapter", "--max_grad_norm", "0"), small},
+            {FLAGS("--adapter", LLAMA "/adapter", "--max_grad_norm", "0.1"), small},
+            {FLAGS("--adapter", LLAMA "/adapter", "--gradient_checkpointing", "full"), small},
+            {FLAGS("--target_modules", "q_proj,lm_head", "--lora_dropout", "0.3"), small}, /* X02 */
+            {FLAGS("--adapter", LLAMA "/adapter"), small, true},                           /* X03 */
+        };
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) compare(c, &all[i]);
+    }
+    comm_close(c);
+    return 0;
+}
