@@ -4,6 +4,7 @@
 #include "report/report.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "report/hang_watch.h"
 #include "report/metrics_file.h"
 #include "report/progress.h"
 #include "report/step_watch.h"
@@ -24,6 +25,7 @@ struct report {
     bool terminal, silent;
     size_t shown; /* columns of the progress line now on the terminal */
     step_watch watch;
+    hang_watch *hangs; /* NULL before the first step */
     int64_t first_step;
     double first_time; /* when the first step was reported; 0 before */
     text_buf text;     /* working memory of a line */
@@ -67,6 +69,7 @@ void report_pause(report *r) {
 
 void report_close(report *r) {
     if (!r) return;
+    hang_watch_close(r->hangs);
     report_pause(r);
     metrics_file_close(&r->metrics);
     text_free(&r->text);
@@ -138,9 +141,16 @@ static void clear_line(report *r) {
     printf("\r");
 }
 
+void report_begin(report *r, int64_t step) {
+    enum { LEAST_SECONDS = 60, FACTOR = 10 };
+    if (!r->hangs) r->hangs = hang_watch_open(LEAST_SECONDS, FACTOR);
+    hang_watch_begin(r->hangs, step, step_watch_usual(&r->watch));
+}
+
 bool report_step(report *r, const step_metrics *step, failure *f) {
     if (r->silent) return true;
     step_metrics m = *step;
+    hang_watch_end(r->hangs);
     step_alarm alarm = step_watch_add(&r->watch, m.loss, m.step_seconds);
     m.loss_spike = alarm.loss_spike;
     m.stall = alarm.stall;

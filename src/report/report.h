@@ -41,7 +41,9 @@ void report_open_silent(report **out);
 /* Behind report_open, for a run that goes on after `step`: lines about later steps leave metrics.jsonl, and that of the
  * evaluation behind `step` unless `evaluated`. */
 bool report_resume(report *r, int64_t step, bool evaluated, failure *f);
-/* Appends one whole line to metrics.jsonl. A step that stands out has its line on standard output whatever
+/* Before a step: one that hangs (for a minute and 10 times the usual) is told on standard error while it does. */
+void report_begin(report *r, int64_t step);
+/* Behind it: appends one whole line to metrics.jsonl. A step that stands out has its line on standard output whatever
  * logging_steps says; on a terminal that line stays. */
 bool report_step(report *r, const step_metrics *m, failure *f);
 /* Appends {"step", "skipped_rows"} about a step without an update; rows: JSON text, file name -> row numbers. It may

@@ -31,6 +31,13 @@ static void keep(step_window *w, double x) {
     if (w->n < STEP_WATCH_WINDOW) w->n++;
 }
 
+double step_watch_usual(const step_watch *w) {
+    double middle, spread;
+    if (w->seconds.n < STEP_WATCH_LEAST) return 0;
+    middle_and_spread(&w->seconds, &middle, &spread);
+    return middle;
+}
+
 step_alarm step_watch_add(step_watch *w, double loss, double seconds) {
     step_alarm out = {0};
     double middle, spread;

@@ -26,4 +26,5 @@ typedef struct {
  *               standard deviation, were the values normally distributed), and by more than a quarter of the median;
  *   stall:      more than 3 times the median, and more than a second longer. */
 step_alarm step_watch_add(step_watch *w, double loss, double seconds);
+double step_watch_usual(const step_watch *w); /* median of the seconds; 0 before STEP_WATCH_LEAST steps */
 #endif

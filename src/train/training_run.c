@@ -173,6 +173,7 @@ static bool leave_out(run *t, int n, report *r, const step_metrics *m, failure *
 static bool do_step(run *t, int n, report *r, failure *f) {
     step_metrics m = {.steps = t->rate.total, .step = t->state.step + 1};
     bool skipped;
+    report_begin(r, m.step);
     TRY(train_step(t->s, t->o, t->batches, n, schedule_rate(&t->rate, t->state.step), &m, &skipped, f));
     m.epoch = loader_epoch(t->l);
     measure(&m.gpu_util, &m.memory_gib, false);

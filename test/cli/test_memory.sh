@@ -37,6 +37,13 @@ for limit in $(seq 140000 20000 700000); do
 done
 [ $sound -gt 0 ] && [ $refused -gt 0 ] || wrong "$sound runs done, $refused refused: nothing tested"
 
+# More threads than there is room for: told by us, not by OpenMP, which would end the program with exit code 1.
+count=$((count + 1))
+(ulimit -v 400000 && exec "$LIGER_SFT" --model "$model" --dataset "$model/chat.json" --threads 64 --output_dir "$folder/threads") \
+    >"$folder/out" 2>"$folder/err" </dev/null
+code=$?
+[ $code = 3 ] && grep -qE '^error: threads: 64 are wanted, [0-9]+ can run \(' "$folder/err" || { wrong "64 threads: exit code $code"; cat "$folder/err"; }
+
 # R01: headers that lie about their length are refused for what they are, not for the memory that they ask for.
 cp -r "$model" "$folder/lie"
 chmod -R u+w "$folder/lie"

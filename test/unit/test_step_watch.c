@@ -22,6 +22,7 @@ static void test_bands(void **state) {
     (void)state;
     for (int n = STEP_WATCH_LEAST; n < 100; n += 2) {
         step_watch w = alternating(n), again = w;
+        assert_true(fabs(step_watch_usual(&w) - 2) < 1e-12);
         assert_true(step_watch_add(&w, 1.88, 2).loss_spike == 0);
         step_alarm a = step_watch_add(&again, 1.9, 6.1);
         assert_true(fabs(a.loss_spike - 1.9) < 1e-12 && fabs(a.stall - 3.05) < 1e-12);
@@ -33,6 +34,7 @@ static void test_bands(void **state) {
         assert_true(step_watch_add(&again, 0.01, 1).loss_spike == 0);     /* nor is a low loss one */
     }
     step_watch few = alternating(STEP_WATCH_LEAST - 1);
+    assert_true(step_watch_usual(&few) == 0);
     step_alarm a = step_watch_add(&few, 1e9, 1e9);
     assert_true(a.loss_spike == 0 && a.stall == 0);
 }
