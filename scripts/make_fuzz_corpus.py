@@ -139,6 +139,10 @@ def rows():
     all_rows = [alpaca, messages, sharegpt, odd]
     seed("data", "list", dumps(all_rows))
     seed("data", "lines", b"\n".join(dumps(r) for r in all_rows) + b"\n")
+    tools = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>\nt\n</think>\n\na"},
+                          {"role": "tool", "content": "r\n\"1\""}, {"role": "tool", "content": "s"},
+                          {"role": "assistant", "content": "</think><think>b"}]}
+    seed("data", "formats", b"\n".join(dumps(r) for r in [tools, messages] * 7) + b"\n")
     seed("data", "mark", b"\xef\xbb\xbf" + json.dumps([sharegpt, {"instruction": "\ud83d\ude00", "output": "\ud800"}]).encode())
     seed("data", "demo", b"\n".join(Path("data/demo_train.json").read_bytes().split(b"\n")[:12]).rstrip(b",\n") + b"]")
 
