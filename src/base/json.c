@@ -105,7 +105,7 @@ bool json_parse(cJSON **out, const char *text, size_t n, const char *place, fail
 bool json_read(cJSON **out, const char *path, failure *f) {
     char *text;
     size_t n;
-    TRY(file_read(&text, &n, (size_t)1 << 30, path, f));
+    TRY(file_read(&text, &n, JSON_MAX_BYTES, path, f));
     bool ok = json_parse(out, text, n, path, f);
     free(text);
     return ok;

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* cJSON needs about 100 bytes for each. The largest tokenizers have two million. */
-enum { JSON_MAX_VALUES = 8000000 };
+enum { JSON_MAX_VALUES = 8000000, JSON_MAX_BYTES = 256 << 20 /* json_read's */ };
 
 /* Has cJSON allocate with xmalloc, so that no memory is not taken for wrong JSON. Once, before the first thread. */
 void json_check_memory(void);

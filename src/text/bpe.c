@@ -26,12 +26,12 @@ void bpe_scratch_free(bpe_scratch *s) {
 
 static void reserve(bpe_scratch *s, size_t n) {
     if (n <= s->room) return;
-    s->room = n + n / 2 + 256;
+    s->room = n + n / 8 + 256;
     s->id = xrealloc(s->id, s->room * sizeof *s->id);
     s->rank = xrealloc(s->rank, s->room * sizeof *s->rank);
     s->next = xrealloc(s->next, s->room * sizeof *s->next);
     s->previous = xrealloc(s->previous, s->room * sizeof *s->previous);
-    s->heap = xrealloc(s->heap, s->room * 3 * sizeof *s->heap);
+    s->heap = xrealloc(s->heap, s->room * 2 * sizeof *s->heap);
 }
 
 /* The symbols of a piece, with an unknown token that waits for more unknowns when they are fused. */
@@ -62,7 +62,7 @@ static void symbols_put_unknown(const bpe *b, bpe_scratch *s, symbols *y, const 
 
 /* Never more symbols than bytes, but in a raw model an unknown byte may become two fallback bytes. */
 static int32_t make_symbols(const bpe *b, bpe_scratch *s, const char *text, size_t n) {
-    reserve(s, 2 * n + 1);
+    reserve(s, (b->raw && b->byte_fallback ? 2 * n : n) + 1);
     symbols y = {.id = s->id, .unk = -1};
     for (size_t i = 0; i < n;) {
         char mapped[4];

@@ -47,7 +47,7 @@ static uint64_t heap_pop(bpe_scratch *s) {
     return top;
 }
 
-/* Each merge pushes at most two entries and takes a symbol away: at most 3 n entries in all. */
+/* Each merge takes one entry out, puts at most two in and takes a symbol away: never more than 2 n entries. */
 static int32_t merge_heap(const bpe *b, bpe_scratch *s, int32_t *id, int32_t n) {
     uint32_t *rank = s->rank;
     int32_t *next = s->next, *previous = s->previous;

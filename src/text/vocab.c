@@ -51,7 +51,7 @@ void vocab_put(vocab *v, int32_t id, const char *text, size_t n, bool find) {
         v->pool_room = (v->pool_size + n + 1) * 2;
         v->pool = xrealloc(v->pool, v->pool_room);
     }
-    assert(v->pool_size < UINT32_MAX); /* the file is at most 1 GiB */
+    assert(v->pool_size < UINT32_MAX); /* JSON_MAX_BYTES is less */
     v->start[id] = (uint32_t)v->pool_size;
     v->length[id] = (uint32_t)n;
     if (n) memcpy(v->pool + v->pool_size, text, n);
