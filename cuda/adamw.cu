@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(THREADS)
     if (!result->finite) return;
     piece p = pieces[blockIdx.x];
     const optim_group &group = groups[p.group];
+    if (!group.m) return; /* another rank's */
     int64_t n = group.n, first = (int64_t)p.index * PIECE + threadIdx.x * V;
     float scale = result->scale, decay = group.decays ? a.decay : 1;
 #pragma unroll 2

@@ -23,7 +23,7 @@ static struct {
     nccl_handle comm;
     int size;
     double limit;
-    bool pending; /* sums on the stream that nobody has waited for */
+    bool pending; /* calls on the stream that nobody has waited for */
     cudaStream_t stream;
     cudaEvent_t ready, done; /* what a sum waits for; what waits for the sums */
     char *room;              /* device memory through which the host's bytes go */
@@ -124,7 +124,7 @@ static bool wait_for_stream(failure *f) {
     }
 }
 
-/* ---- gradients ---- */
+/* ---- gradients and trained weights ---- */
 
 bool nccl_is_open(void) { return state.comm != NULL; }
 
@@ -137,10 +137,19 @@ bool nccl_all_reduce(float *x, int64_t n, failure *f) {
     return true;
 }
 
+bool nccl_broadcast(void *data, size_t bytes, int root, failure *f) {
+    TRY(is_open(f));
+    TRY(cuda_check(cudaEventRecord(state.ready, cuda_stream()), "event", f));
+    TRY(cuda_check(cudaStreamWaitEvent(state.stream, state.ready, 0), "event", f));
+    TRY(settle(state.api.Broadcast(data, data, bytes, NCCL_UINT8, root, state.comm, state.stream), f));
+    state.pending = true;
+    return true;
+}
+
 bool nccl_join(failure *f) {
     if (!state.pending) return true;
     state.pending = false;
-    return wait_for_stream(f) || fail_in(f, "the sum of gradients, among %d ranks over NCCL", state.size);
+    return wait_for_stream(f) || fail_in(f, "gradients or trained weights, among %d ranks over NCCL", state.size);
 }
 
 /* ---- what the host says ---- */

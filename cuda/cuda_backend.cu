@@ -198,10 +198,26 @@ bool finish(failure *f) {
     return false;
 }
 
-const backend cuda_backend = {"cuda", DTYPE_BF16,  false,      open_backend,  close_backend,
-                              alloc,  free_block,  upload,     transfer_down, clear,
-                              memory, overhead,    peak_flops, scratch,       kernels,
-                              finish, transfer_up, cuda_adamw, cuda_publish,  set_deterministic};
+/* Over NCCL beside the host, which finish() waits for; else through host memory. */
+bool broadcast(comm *ranks, void *data, size_t bytes, int root, failure *f) {
+    if (nccl_is_open()) return nccl_broadcast(data, bytes, root, f);
+    const size_t PIECE = (size_t)64 << 20;
+    char *host = (char *)xmalloc(bytes < PIECE ? bytes : PIECE), *at = (char *)data;
+    bool ok = true;
+    for (size_t left = bytes, n; left && ok; left -= n, at += n) {
+        n = left < PIECE ? left : PIECE;
+        ok = (comm_rank(ranks) != root || transfer_down(host, at, n, f)) &&
+             comm_broadcast(ranks, host, n, root, "trained weights", f) &&
+             (comm_rank(ranks) == root || transfer_up(at, n, host, n, 1, f));
+    }
+    free(host);
+    return ok;
+}
+
+const backend cuda_backend = {
+    "cuda",        DTYPE_BF16, false,        open_backend,      close_backend, alloc,   free_block, upload,
+    transfer_down, clear,      memory,       overhead,          peak_flops,    scratch, kernels,    finish,
+    transfer_up,   cuda_adamw, cuda_publish, set_deterministic, broadcast};
 } // namespace
 
 extern "C" {

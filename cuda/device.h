@@ -43,7 +43,8 @@ void cuda_attention_set_own(bool own);
 /* ---- sums over the ranks (comm_nccl.c; opened by comm_nccl_open of dist/comm.h) ---- */
 bool nccl_is_open(void);
 bool nccl_all_reduce(float *x, int64_t n, failure *f); /* behind what is on cuda_stream(), beside what comes on it */
-bool nccl_join(failure *f); /* waits for the sums, if there are any, within the ranks' limit */
+bool nccl_broadcast(void *data, size_t bytes, int root, failure *f); /* so too */
+bool nccl_join(failure *f); /* waits for both, if there are any, within the ranks' limit */
 void nccl_close(void);
 
 void cuda_attention_close(void);

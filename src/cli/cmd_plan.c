@@ -1,4 +1,5 @@
-/* cmd_plan.c - `liger-sft plan`: the memory of a run, by role, for each recompute level. Needs config.json only. */
+/* cmd_plan.c - `liger-sft plan`: the memory of a run, by role, for each recompute level, and with --gpus N of the rank
+ * that needs most, for each stage of ZeRO, with what the ranks send. Needs config.json only. */
 #include "cli/command.h"
 #include "train/trainer.h"
 
@@ -12,9 +13,12 @@ static void print_header(const session *s) {
     const config *c = s->c;
     printf("model %s (%s): %d layers, width %d, %d/%d heads of %d, feed-forward %d, vocabulary %d\n", s->folder,
            m->family, m->n_layer, m->d_model, m->n_head, m->n_kv_head, m->head_dim, m->d_ff, m->vocab);
-    printf("run: %s, %lld x %lld slots a micro-batch, use_liger_kernel %s, backend %s\n\n", c->tuner_type,
+    printf("run: %s, %lld x %lld slots a micro-batch, use_liger_kernel %s, backend %s\n", c->tuner_type,
            (long long)c->per_device_train_batch_size, (long long)c->max_length, c->use_liger_kernel ? "true" : "false",
            s->b->name);
+}
+
+static void print_titles(void) {
     printf("%-10s %10s %10s %10s %10s %10s %10s %10s %10s  %s\n", "recompute", "frozen", "trained", "gradients",
            "moments", "activations", "scratch", "in+out", "device", "peak (GiB)");
 }
@@ -26,23 +30,48 @@ static void print_row(const char *level, const plan *p, bool chosen) {
            chosen ? "  <- auto" : "");
 }
 
-static bool print_plan(session *s, const config *c, failure *f) {
-    TRY(session_open_model(s, c, f));
-    TRY(session_open_backend(s, f));
-    size_t room = s->b->memory();
-    bool chosen = false;
+/* What one rank sends, and receives, in a step: a sum over N ranks moves every gradient 2 (N - 1) / N times, a trained
+ * param goes to N - 1 ranks from the one that updated it, handed on by each but the last. */
+static void print_traffic(const session *s, const plan *p, int ranks) {
+    double sums = 2.0 * (ranks - 1) / ranks * (double)p->grads, updates = s->zero_stage ? (double)p->trainable : 0;
+    printf("a step sends and receives %.3f GiB of gradients", sums / 0x1p30);
+    if (updates > 0) printf(" and %.3f GiB of trained weights", updates / 0x1p30);
+    printf(" per rank\n");
+}
+
+/* The levels at the session's stage; *chosen: one that auto takes was printed. */
+static bool print_stage(session *s, const config *c, size_t room, bool *chosen, failure *f) {
+    if (s->plan_ranks) printf("zero_stage %d, the largest of %d ranks\n", s->zero_stage, s->plan_ranks);
     for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
         session_drop_program(s);
         TRY(session_build(s, SESSION_TRAIN, train_slots(c), level, f));
-        if (level == 0) print_header(s);
         plan p;
         plan_make(&p, &s->g, s->b, true);
         bool fits = !room || (size_t)p.total <= room;
-        print_row(recompute_name(level), &p, fits && !chosen);
-        chosen |= fits;
+        if (level == 0) print_titles();
+        print_row(recompute_name(level), &p, fits && !*chosen);
+        *chosen |= fits;
+        if (s->plan_ranks && level == RECOMPUTE_COUNT - 1) print_traffic(s, &p, s->plan_ranks);
         plan_free(&p);
     }
-    if (room) printf("\n%.2f GiB are free on this machine%s\n", gib((int64_t)room), chosen ? "" : ": no level fits");
+    return true;
+}
+
+static bool print_plan(session *s, const config *c, failure *f) {
+    TRY(session_open_model(s, c, f));
+    TRY(session_open_backend(s, f));
+    bool chosen = false;
+    s->plan_ranks = c->gpus > 1 ? (int)c->gpus : 0;
+    size_t room = s->b->memory() / (s->plan_ranks && s->b->host_memory ? (size_t)s->plan_ranks : 1);
+    print_header(s);
+    int last = train_last_stage(c, s->plan_ranks);
+    for (s->zero_stage = train_first_stage(c) & last; s->zero_stage <= last; s->zero_stage++) {
+        printf("\n");
+        TRY(print_stage(s, c, room, &chosen, f));
+    }
+    if (room)
+        printf("\n%.2f GiB are free%s%s\n", gib((int64_t)room), s->plan_ranks ? " for each rank" : " on this machine",
+               chosen ? "" : ": no level fits");
     return true;
 }
 

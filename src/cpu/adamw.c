@@ -50,6 +50,7 @@ bool cpu_adamw(const optim_group *groups, int n, const adamw_args *args, double 
         const optim_group *g = &groups[k];
         adamw_args a = *args;
         if (!g->decays) a.weight_decay = 0;
+        if (!g->m) continue;
 #pragma omp parallel for schedule(static)
         for (int64_t i = 0; i < g->n; i += PIECE)
             adamw_piece(g->weight + i, g->grad + i, g->m + i, g->v + i, g->n - i < PIECE ? g->n - i : PIECE, a, scale);

@@ -77,6 +77,10 @@ static bool finish(failure *f) {
     return true;
 }
 
+static bool broadcast(comm *ranks, void *data, size_t bytes, int root, failure *f) {
+    return comm_broadcast(ranks, data, bytes, root, "trained weights", f);
+}
+
 const backend cpu_backend = {
     .name = "cpu",
     .compute = DTYPE_F32,
@@ -93,4 +97,5 @@ const backend cpu_backend = {
     .kernels = kernels,
     .finish = finish,
     .adamw = cpu_adamw,
+    .broadcast = broadcast,
 };

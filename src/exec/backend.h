@@ -9,7 +9,7 @@
 
 /* One trainable param with what the optimizer keeps of it; all device addresses, float32, n elements each. */
 typedef struct {
-    float *weight, *m, *v;
+    float *weight, *m, *v; /* m, v NULL: counts in the norm, and another rank updates it */
     const float *grad;
     int64_t n;
     bool decays;
@@ -51,6 +51,8 @@ typedef struct backend {
     /* Behind open, before a program is planned: true gives equal runs equal bits, also across processes, for some
      * speed. NULL where they have them always. */
     void (*set_deterministic)(bool on);
+    /* Device memory of rank `root` to all ranks, behind the work so far; done after finish. */
+    bool (*broadcast)(comm *ranks, void *data, size_t bytes, int root, failure *f);
 } backend;
 
 /* `name`: "cpu", "cuda" or "auto" (cuda where a usable device is, else cpu). local_rank: of this process among those on

@@ -71,7 +71,7 @@ static void add_persistent(plan *p, const graph *g, vid id) {
     switch (v->role) {
     case ROLE_PARAM:
         p->params += bytes;
-        if (v->trainable) p->trainable += bytes, p->moments += 2 * bytes;
+        if (v->trainable) p->trainable += bytes, p->moments += v->elsewhere ? 0 : 2 * bytes;
         break;
     case ROLE_GRAD: p->grads += bytes; break;
     case ROLE_INPUT: p->inputs += bytes; break;

@@ -44,7 +44,9 @@ typedef struct {
     int64_t at;
     bool own_ld;          /* inside base, yet its own ld counts: a gradient in its bucket (pass_shard) */
     int64_t storage_rows; /* rows of its storage when others lie below it; 0: rows */
-    vid working; /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
+    int owner;      /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
+    bool elsewhere; /* ... and that is another one */
+    vid working;    /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
 } graph_value;
 
 typedef enum { GLU_SILU, GLU_GELU_TANH } glu_kind;

@@ -49,10 +49,16 @@ void pass_recompute(graph *g, recompute_level level);
  * Fills ld, base, at, storage_rows and working of values. */
 void pass_layout(graph *g);
 
+typedef struct {
+    int rank, ranks;      /* rank -1: the one that keeps most (for plans) */
+    int64_t bucket_bytes; /* see pass_shard */
+    bool moments; /* every rank updates its own share of the params, whole tensors, and keeps their moments alone */
+} shard_options;
+
 /* Ranks that each have the whole model (data parallel): gradients gather in buckets of bucket_bytes and a part of
  * one gradient more, in the order in which the backward half ends them; behind the last op that writes into a bucket
  * comes its all_reduce. Runs last. */
-void pass_shard(graph *g, int64_t bucket_bytes);
+void pass_shard(graph *g, const shard_options *o);
 
 /* Each value is written before it is read, once (GRAD and OUTPUT gather); roles fit; shapes fit ops.def. */
 bool pass_verify(const graph *g, failure *f);

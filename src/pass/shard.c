@@ -3,7 +3,9 @@
  * Data parallel: every rank has the whole model and its own micro-batches, so gradients are to be summed over the ranks
  * before the optimizer reads them.  They are summed in buckets: few long messages, each of which can travel while the
  * backward half goes on.  Gradients are put into buckets in the order in which the program writes them for the last
- * time; a bucket is one value that the gradients lie in.  all_reduce does nothing but in a step's last micro-batch. */
+ * time; a bucket is one value that the gradients lie in.  all_reduce does nothing but in a step's last micro-batch.
+ * With `moments` each param has one rank that updates it; the optimizer then sends it to the others (ZeRO stage 1 by
+ * whole tensors: the sums of gradients stay as they are, because every rank needs their norm). */
 #include "base/array.h"
 #include "pass/pass.h"
 
@@ -80,13 +82,45 @@ static void emit_reduces(graph *g, const vid *buckets, const int *after, int n) 
     arrfree(old);
 }
 
-void pass_shard(graph *g, int64_t bucket_bytes) {
+static int by_size(const void *a, const void *b) {
+    const gradient *x = a, *y = b;
+    if (x->floats != y->floats) return x->floats < y->floats ? 1 : -1;
+    return x->v - y->v;
+}
+
+/* Trainable params to ranks: the largest first, each to the rank that has least. */
+static void share_params(graph *g, const shard_options *o) {
+    gradient *list = NULL;
+    int64_t *load = xcalloc((size_t)o->ranks, sizeof *load);
+    int mine = o->rank < 0 ? 0 : o->rank;
+    for (vid v = 1; v < arrlen(g->values); v++) {
+        const graph_value *value = &g->values[v];
+        gradient one = {.v = v, .floats = value_count(value)};
+        if (value->role == ROLE_PARAM && value->trainable && value->grad) arrput(list, one);
+    }
+    if (list) qsort(list, arrlenu(list), sizeof *list, by_size);
+    for (int i = 0; i < arrlen(list); i++) {
+        int least = 0;
+        for (int r = 1; r < o->ranks; r++)
+            if (load[r] < load[least]) least = r;
+        load[least] += list[i].floats;
+        g->values[list[i].v].owner = least;
+    }
+    for (int r = 0; o->rank < 0 && r < o->ranks; r++)
+        if (load[r] > load[mine]) mine = r;
+    for (int i = 0; i < arrlen(list); i++) g->values[list[i].v].elsewhere = g->values[list[i].v].owner != mine;
+    arrfree(list);
+    free(load);
+}
+
+void pass_shard(graph *g, const shard_options *o) {
+    if (o->moments) share_params(g, o);
     gradient *list = find_gradients(g);
     vid *buckets = NULL;
     int *after = NULL, n = (int)arrlen(list);
     for (int first = 0, end; first < n; first = end) {
         int64_t bytes = 0;
-        for (end = first; end < n && (end == first || bytes < bucket_bytes); end++)
+        for (end = first; end < n && (end == first || bytes < o->bucket_bytes); end++)
             bytes += list[end].floats * (int64_t)sizeof(float);
         arrput(buckets, make_bucket(g, list + first, end - first, (int)arrlen(buckets)));
         arrput(after, list[end - 1].last);

@@ -10,6 +10,7 @@ struct optimizer {
     optim_group *groups; /* stb_ds, one per trainable param */
     vid *params;         /* stb_ds, parallel */
     int64_t steps;       /* taken so far: Adam's bias correction */
+    bool shared;         /* other ranks keep moments too */
 };
 
 bool optimizer_decays(const char *name) {
@@ -27,12 +28,14 @@ static bool add_group(optimizer *o, vid v, failure *f) {
                      .decays = optimizer_decays(value->name)};
     size_t bytes = (size_t)g.n * sizeof(float);
     void *m = NULL, *u = NULL;
-    bool ok = s->b->alloc(&m, bytes, "first moments", f) && s->b->alloc(&u, bytes, "second moments", f) &&
-              s->b->clear(m, bytes, f) && s->b->clear(u, bytes, f);
+    bool ok = value->elsewhere ||
+              (s->b->alloc(&m, bytes, "first moments", f) && s->b->alloc(&u, bytes, "second moments", f) &&
+               s->b->clear(m, bytes, f) && s->b->clear(u, bytes, f));
     g.m = m, g.v = u;
     if (value->working) g.working = executor_tensor(s->x, value->working);
     arrput(o->groups, g);
     arrput(o->params, v);
+    o->shared |= value->elsewhere;
     return ok;
 }
 
@@ -74,12 +77,43 @@ static float *part_of(const optimizer *o, int i, optimizer_part part) {
     return part == OPTIMIZER_WEIGHT ? g->weight : part == OPTIMIZER_MEAN ? g->m : g->v;
 }
 
+static const graph_value *value_at(const optimizer *o, int i) { return &o->s->g.values[o->params[i]]; }
+static size_t bytes_at(const optimizer *o, int i) { return (size_t)o->groups[i].n * sizeof(float); }
+
+/* A part of param i from the rank that keeps it, to all; on rank 0 `number` is what it asks for. -1: nothing more. */
+static bool hand_on(const optimizer *o, int32_t *number, float *to, float **block, failure *f) {
+    comm *ranks = o->s->ranks;
+    TRY(comm_broadcast(ranks, number, sizeof *number, 0, "moments for a checkpoint", f));
+    if (*number < 0) return true;
+    int i = *number / OPTIMIZER_PARTS, owner = value_at(o, i)->owner;
+    optimizer_part part = (optimizer_part)(*number % OPTIMIZER_PARTS);
+    if (!to) to = *block = xrealloc(*block, bytes_at(o, i));
+    if (owner == comm_rank(ranks)) TRY(o->s->b->download(to, part_of(o, i, part), bytes_at(o, i), f));
+    return comm_broadcast(ranks, to, bytes_at(o, i), owner, "moments for a checkpoint", f);
+}
+
+bool optimizer_serve(const optimizer *o, failure *f) {
+    float *block = NULL;
+    bool ok = true;
+    for (int32_t number = 0; o->shared && ok && number >= 0;) ok = hand_on(o, &number, NULL, &block, f);
+    free(block);
+    return ok;
+}
+
+bool optimizer_served(const optimizer *o, failure *f) {
+    int32_t nothing = -1;
+    return !o->shared || hand_on(o, &nothing, NULL, NULL, f);
+}
+
 bool optimizer_read(const optimizer *o, int i, optimizer_part part, float *to, failure *f) {
-    return o->s->b->download(to, part_of(o, i, part), (size_t)o->groups[i].n * sizeof *to, f);
+    int32_t number = i * OPTIMIZER_PARTS + (int32_t)part;
+    if (part != OPTIMIZER_WEIGHT && value_at(o, i)->elsewhere) return hand_on(o, &number, to, NULL, f);
+    return o->s->b->download(to, part_of(o, i, part), bytes_at(o, i), f);
 }
 
 bool optimizer_write(optimizer *o, int i, optimizer_part part, const float *from, failure *f) {
-    return o->s->b->upload(part_of(o, i, part), from, (size_t)o->groups[i].n * sizeof *from, f);
+    if (part != OPTIMIZER_WEIGHT && value_at(o, i)->elsewhere) return true;
+    return o->s->b->upload(part_of(o, i, part), from, bytes_at(o, i), f);
 }
 
 bool optimizer_restored(optimizer *o, int64_t updates, failure *f) {
@@ -90,6 +124,16 @@ bool optimizer_restored(optimizer *o, int64_t updates, failure *f) {
     bool ok = !working || o->s->b->publish(working, (int)arrlen(working), f);
     arrfree(working);
     return ok;
+}
+
+/* Every param from the rank that updated it; then the working copies of all. */
+static bool send_updates(optimizer *o, failure *f) {
+    const session *s = o->s;
+    for (int i = 0; i < optimizer_count(o); i++)
+        TRY(s->b->broadcast(s->ranks, o->groups[i].weight, bytes_at(o, i), value_at(o, i)->owner, f));
+    TRY(s->b->finish(f));
+    bool working = o->groups[0].working.data != NULL; /* of all params, or of none */
+    return !working || s->b->publish(o->groups, optimizer_count(o), f);
 }
 
 bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f) {
@@ -104,6 +148,7 @@ bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f
                        .correction1 = (float)(1 - pow(c->adam_beta1, t)),
                        .correction2 = (float)(1 - pow(c->adam_beta2, t))};
     TRY(o->s->b->adamw(o->groups, (int)arrlen(o->groups), &args, norm, f));
-    o->steps += isfinite(*norm) != 0;
-    return true;
+    bool counts = isfinite(*norm);
+    o->steps += counts;
+    return !counts || !o->shared || send_updates(o, f);
 }

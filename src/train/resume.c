@@ -23,6 +23,7 @@ static const char *const free_keys[] = {
     "threads",
     "gpus",
     "ddp_backend",
+    "zero_stage",
     "ddp_timeout",
     "ddp_bucket_cap_mb",
     "rank_logs",

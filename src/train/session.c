@@ -105,6 +105,14 @@ static dtype compute_type(const session *s) {
     return strcmp(s->c->torch_dtype, "float32") == 0 ? DTYPE_F32 : s->b->compute;
 }
 
+static void share_among_ranks(session *s) {
+    shard_options o = {.rank = s->plan_ranks ? -1 : comm_rank(s->ranks),
+                       .ranks = s->plan_ranks ? s->plan_ranks : comm_size(s->ranks),
+                       .bucket_bytes = s->c->ddp_bucket_cap_mb << 20,
+                       .moments = s->zero_stage > 0};
+    pass_shard(&s->g, &o);
+}
+
 /* The order of the passes, top to bottom. */
 bool session_build(session *s, session_kind kind, int n_rows, recompute_level level, failure *f) {
     memory_doing("building the program", "end what else uses the memory");
@@ -136,7 +144,7 @@ bool session_build(session *s, session_kind kind, int n_rows, recompute_level le
     assert(verified(g, "recompute"));
     if (s->b->upload_rows) pass_layout(g);
     assert(verified(g, "layout"));
-    if (training && s->ranks) pass_shard(g, s->c->ddp_bucket_cap_mb << 20);
+    if (training && (s->ranks || s->plan_ranks)) share_among_ranks(s);
     assert(verified(g, "shard"));
     return true;
 }

@@ -19,7 +19,9 @@ typedef enum {
 
 typedef struct {
     const config *c;
-    comm *ranks; /* set behind session_open_model; NULL: one */
+    comm *ranks;    /* set behind session_open_model; NULL: one */
+    int plan_ranks; /* plan: as if there were so many */
+    int zero_stage; /* 0, 1: see the setting; of the program that is built */
     arena memory;
     const char *folder; /* of the model, resolved */
     model_config model;

@@ -22,31 +22,53 @@ static bool build_at(session *s, recompute_level level, failure *f) {
     return session_build(s, SESSION_TRAIN, train_slots(s->c), level, f);
 }
 
-/* The level that fits here. */
-static bool build_fitting(session *s, failure *f) {
+/* Builds at this stage and the first level that fits; *fits false: there is none, and the last one is built. */
+static bool build_stage(session *s, size_t room, bool *fits, failure *f) {
     const char *wanted = s->c->gradient_checkpointing;
-    bool chosen = strcmp(wanted, "auto") != 0, fits = false, last = false;
-    TRY(session_open_backend(s, f));
-    size_t room = s->b->memory();
-    if (s->b->host_memory) room /= (size_t)comm_local_size(s->ranks); /* the others on this machine take theirs */
-    for (recompute_level level = 0; !fits && !last; level++) {
+    bool chosen = strcmp(wanted, "auto") != 0, last = false;
+    *fits = false;
+    for (recompute_level level = 0; !*fits && !last; level++) {
         if (chosen && strcmp(wanted, recompute_name(level)) != 0) continue;
         plan p;
         TRY(build_at(s, level, f));
         plan_make(&p, &s->g, s->b, true);
-        fits = !room || (size_t)p.total <= room;
+        *fits = !room || (size_t)p.total <= room;
         last = chosen || level == RECOMPUTE_COUNT - 1;
-        if (!fits && last) fit_refuse(s, &p, room, f);
         plan_free(&p);
     }
-    return fits;
+    return true;
+}
+
+int train_first_stage(const config *c) { return strcmp(c->zero_stage, "1") == 0; }
+int train_last_stage(const config *c, int ranks) { return ranks > 1 && strcmp(c->zero_stage, "0") != 0; }
+
+/* What fits here with the least communication. */
+static bool build_fitting(session *s, failure *f) {
+    TRY(session_open_backend(s, f));
+    size_t room = s->b->memory();
+    int last = train_last_stage(s->c, comm_size(s->ranks));
+    if (s->b->host_memory) room /= (size_t)comm_local_size(s->ranks); /* the others on this machine take theirs */
+    for (s->zero_stage = train_first_stage(s->c) & last;; s->zero_stage++) {
+        bool fits;
+        TRY(build_stage(s, room, &fits, f));
+        if (fits) return true;
+        if (s->zero_stage < last) continue;
+        plan p;
+        plan_make(&p, &s->g, s->b, true);
+        fit_refuse(s, &p, room, f);
+        plan_free(&p);
+        return false;
+    }
 }
 
 bool train_build(session *s, failure *f) {
     bool ok = comm_agree(s->ranks, build_fitting(s, f), f);
-    double level = s->level; /* one for all: the ranks run one program */
-    TRY(ok && comm_max(s->ranks, &level, 1, "the recompute level", f));
-    return level == (double)s->level || build_at(s, (recompute_level)level, f);
+    int mine = s->zero_stage * RECOMPUTE_COUNT + (int)s->level; /* one for all: the ranks run one program */
+    double most = mine;
+    TRY(ok && comm_max(s->ranks, &most, 1, "what to keep in memory", f));
+    if ((int)most == mine) return true;
+    s->zero_stage = (int)most / RECOMPUTE_COUNT;
+    return build_at(s, (recompute_level)((int)most % RECOMPUTE_COUNT), f);
 }
 
 static bool upload_batch(session *s, const micro_batch *b, failure *f) {

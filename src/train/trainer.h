@@ -32,6 +32,10 @@ bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, dou
 /* Sum of the losses of a micro-batch's label tokens, through the forward half of the session's program. */
 bool train_loss(session *s, const micro_batch *b, double *loss, failure *f);
 
+/* The stages of ZeRO that train_build tries on so many ranks, one after the other (zero_stage). */
+int train_first_stage(const config *c);
+int train_last_stage(const config *c, int ranks);
+
 /* Runs one micro-batch: forward, and backward when `backward`, with dLoss/dnll = scale on label rows. */
 bool train_micro_batch(session *s, const micro_batch *b, float scale, bool backward, failure *f);
 #endif

@@ -212,7 +212,12 @@ static bool save_now(run *t, double begin, failure *f) {
         state->best_step = state->step, state->best_loss = state->sum.eval_loss;
     state->sum.checkpoints++;
     state->sum.seconds = t->seconds + started - begin;
-    if (writes) TRY(saver_start(t->saver, state, f));
+    if (!writes) TRY(optimizer_serve(t->o, f));
+    else {
+        failure other;
+        bool ok = saver_start(t->saver, state, f);
+        TRY((optimizer_served(t->o, ok ? f : &other) && ok)); /* the others wait for it even then */
+    }
     t->saved = state->step;
     state->sum.save_seconds += clock_seconds() - started;
     return true;

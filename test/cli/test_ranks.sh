@@ -82,6 +82,44 @@ train on-2 "${run[@]}" --gradient_accumulation_steps 3 --gpus 2 --resume_from_ch
 count=$((count + 1))
 grep -q 'nothing to do' "$folder/on-2.err" || wrong "K03: a finished run of ranks: $(cat "$folder/on-2.err")"
 
+# zero_stage 1: moments spread over 3 ranks. The same run, the same checkpoint, which goes on with any ranks and stage.
+run=(--dataset "$model/chat.json" --tuner_type full --packing false --adam_epsilon 1 --learning_rate 0.1
+    --num_train_epochs 2 --save_steps 1)
+train moments-1 "${run[@]}" --gradient_accumulation_steps 6
+train moments-3 "${run[@]}" --gradient_accumulation_steps 2 --gpus 3 --zero_stage 1
+close_model 1e-6 moments-3 moments-1
+for part in exp_avg. exp_avg_sq. master.; do
+    count=$((count + 1))
+    grep -aq "$part" "$folder/moments-3/checkpoint-2/optimizer.safetensors" || wrong "no $part in the checkpoint"
+done
+for step in 2 4; do # moments of all ranks, over the largest number of the file
+    for name in moments-1 moments-3; do
+        mkdir -p "$folder/all-$name-$step"
+        cp "$folder/$name/checkpoint-$step/optimizer.safetensors" "$folder/all-$name-$step/adapter_model.safetensors"
+    done
+    shapes "$folder/all-moments-1-$step/adapter_model.safetensors" >"$folder/want"
+    shapes "$folder/all-moments-3-$step/adapter_model.safetensors" >"$folder/got"
+    same_bytes got want
+    close_weights 1e-6 "all-moments-3-$step" "all-moments-1-$step"
+done
+for how in 1:0 2:1 6:1; do
+    ranks=${how%:*}
+    name=moments-on-$ranks
+    mkdir "$folder/$name"
+    cp -r "$folder/moments-3/checkpoint-1" "$folder/moments-3/checkpoint-2" "$folder/$name"
+    sed '/^{"step": 3,/,$d' "$folder/moments-3/metrics.jsonl" >"$folder/$name/metrics.jsonl"
+    train "$name" "${run[@]}" --gradient_accumulation_steps $((6 / ranks)) --gpus "$ranks" --zero_stage "${how#*:}" \
+        --resume_from_checkpoint auto
+    count=$((count + 1))
+    [ "$(column "$name" loss | wc -l)" = 4 ] || wrong "zero_stage: not 4 steps with $ranks ranks"
+    close_columns 1e-6 loss "$name" moments-1
+    close_model 1e-6 "$name" moments-1
+done
+count=$((count + 1))
+"$LIGER_SFT" plan --model "$model" --device cpu --max_length 80 --tuner_type full --gpus 4 >"$folder/plan"
+awk '/^zero_stage/ { stage = $2 } /^none/ { bytes[stage] = $(NF - 1); sub(/\(/, "", bytes[stage]) }
+    END { exit !(bytes["0,"] > bytes["1,"] && bytes["1,"] > 0) }' "$folder/plan" || wrong "plan: $(cat "$folder/plan")"
+
 # What was not given follows from the number of ranks: 16 rows a step.
 train sixteen --dataset "$model/chat.json" --packing false --max_steps 1 --per_device_train_batch_size 2 --gpus 4
 count=$((count + 1))

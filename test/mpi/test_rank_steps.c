@@ -20,8 +20,9 @@ typedef struct {
     bool skipped[STEPS];
     int64_t tokens, labels, slots;
     int steps, buckets;
-    float *weights; /* stb_ds */
-    double head;    /* norm of the weights of the head's adapter B */
+    float *weights;  /* stb_ds */
+    int64_t moments; /* bytes planned */
+    double head;     /* norm of the weights of the head's adapter B */
 } outcome;
 
 typedef struct {
@@ -118,6 +119,7 @@ static outcome run(comm *c, comm *ranks, const setting *how) {
     DONE(c, session_open_model(&s, &settings, &f), &f);
     s.ranks = ranks;
     DONE(c, session_open_weights(&s, &f) && train_build(&s, &f) && session_start(&s, true, &f), &f);
+    out.moments = s.p.moments;
     dataset d = make_rows();
     run_steps(&s, c, ranks, how, &d, &out);
     dataset_free(&d);
@@ -163,6 +165,12 @@ static void compare(comm *c, const setting *how) {
     RIGHT(c, arrlen(lone.weights) == arrlen(many.weights));
     RIGHT(c, difference(many.weights, lone.weights) <= 1e-6);
     RIGHT(c, same_everywhere(c, many.weights));
+    failure f;
+    double planned = (double)many.moments,
+           shared = comm_size(c) > 1 && how->flags[2] && strcmp(how->flags[2], "--zero_stage") == 0;
+    DONE(c, comm_sum(c, &planned, 1, "moments", &f), &f);
+    RIGHT(c, planned == (double)lone.moments * (shared ? 1 : comm_size(c)));
+    RIGHT(c, !shared || many.moments < lone.moments);
     RIGHT(c, (lone.head > 0) == (strcmp(how->flags[0], "--target_modules") == 0));
     RIGHT(c, lone.head == many.head || close_to(many.head, lone.head));
     arrfree(lone.weights);
@@ -181,6 +189,9 @@ int main(void) {
             {FLAGS("--adapter", LLAMA "/adapter"), small},
             {FLAGS("--tuner_type", "full"), small},
             {FLAGS("--tuner_type", "full", "--use_liger_kernel", "false"), small},
+            {FLAGS("--tuner_type", "full", "--zero_stage", "1"), small},
+            {FLAGS("--adapter", LLAMA "/adapter", "--zero_stage", "1"), small},
+            {FLAGS("--adapter", LLAMA "/adapter", "--zero_stage", "1"), small, true},
             {FLAGS("--adapter", LLAMA "/adapter", "--max_grad_norm", "0"), small},
             {FLAGS("--adapter", LLAMA "/adapter", "--max_grad_norm", "0.1"), small},
             {FLAGS("--adapter", LLAMA "/adapter", "--gradient_checkpointing", "full"), small},

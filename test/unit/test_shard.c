@@ -15,7 +15,7 @@ static fixture_run *run(const char *model, run_kind kind, bool fused, bool layou
     session_drop_program(&r->s);
     MUST(session_build(&r->s, SESSION_TRAIN, slots, RECOMPUTE_NONE, f));
     if (layout) pass_layout(&r->s.g);
-    if (bucket_bytes >= 0) pass_shard(&r->s.g, bucket_bytes);
+    if (bucket_bytes >= 0) pass_shard(&r->s.g, &(shard_options){.ranks = 1, .bucket_bytes = bucket_bytes});
     MUST(pass_verify(&r->s.g, f));
     return r;
 }
