@@ -634,7 +634,7 @@ int main(int argc, char **argv) {
     failure f = {};
     const char *mode = argc > 1 ? argv[1] : "";
     alarm(WATCHDOG_SECONDS); /* a barrier that is never met ends the test, not the lease */
-    if (!cuda_backend_find(&b, &f)) return printf("skip: %s\n", f.text), SKIPPED;
+    if (!cuda_backend_find(&b, 0, &f)) return printf("skip: %s\n", f.text), SKIPPED;
     if (!b->open(&f)) return printf("%s\n", f.text), 3;
     gemm_close();
     if (!gemm_open(NULL, &f)) return printf("%s\n", f.text), 3;

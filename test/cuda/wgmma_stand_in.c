@@ -28,7 +28,8 @@ void cuda_check_launch(const kernel_call *call) { (void)call; }
 static bool open_card(failure *f) { return cuda_check(cudaStreamCreate(&stream), "stream", f) && gemm_open(NULL, f); }
 static void close_card(void) { gemm_close(); }
 
-bool cuda_backend_find(const backend **b, failure *f) {
+bool cuda_backend_find(const backend **b, int local_rank, failure *f) {
+    (void)local_rank;
     static backend card;
     card.open = open_card;
     card.close = close_card;
