@@ -21,6 +21,13 @@ static int by_size(const void *a, const void *b) {
     return x->v - y->v;
 }
 
+/* Half a billion GiB: a config.json may describe more than 64 bits count, and a sum stays here then. */
+static int64_t clip(int64_t bytes) {
+    const int64_t most = (int64_t)1 << 59;
+    return bytes < most ? bytes : most;
+}
+static void add(int64_t *sum, int64_t bytes) { *sum = clip(*sum + clip(bytes)); }
+
 static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
 /* A value inside another's storage keeps that one alive. */
@@ -42,7 +49,7 @@ static void find_lifetimes(span *s, const graph *g) {
 static int64_t lowest_gap(span *const *live, int n, int64_t bytes) {
     int64_t at = 0;
     for (int j = 0; j < n && live[j]->offset < at + bytes; j++) {
-        int64_t end = live[j]->offset + live[j]->bytes;
+        int64_t end = clip(live[j]->offset + live[j]->bytes);
         if (end > at) at = end;
     }
     return at;
@@ -57,7 +64,8 @@ static int64_t place(span *s, int n, span **placed, span **live, bool planned) {
         for (int j = 0; j < n_placed; j++)
             if (placed[j]->first <= s[i].last && s[i].first <= placed[j]->last) live[n_live++] = placed[j];
         s[i].offset = planned ? lowest_gap(live, n_live, s[i].bytes) : top;
-        if (s[i].offset + s[i].bytes > top) top = s[i].offset + s[i].bytes;
+        int64_t end = clip(s[i].offset + s[i].bytes);
+        if (end > top) top = end;
         int at = n_placed++;
         for (; at > 0 && placed[at - 1]->offset > s[i].offset; at--) placed[at] = placed[at - 1];
         placed[at] = &s[i];
@@ -70,13 +78,13 @@ static void add_persistent(plan *p, const graph *g, vid id) {
     int64_t bytes = aligned(value_storage(g, id));
     switch (v->role) {
     case ROLE_PARAM:
-        p->params += bytes;
-        if (v->trainable) p->trainable += bytes, p->moments += v->elsewhere ? 0 : 2 * bytes;
+        add(&p->params, bytes);
+        if (v->trainable) add(&p->trainable, bytes), add(&p->moments, v->elsewhere ? 0 : 2 * bytes);
         break;
-    case ROLE_GRAD: p->grads += bytes; break;
-    case ROLE_INPUT: p->inputs += bytes; break;
+    case ROLE_GRAD: add(&p->grads, bytes); break;
+    case ROLE_INPUT: add(&p->inputs, bytes); break;
     case ROLE_STATE:
-    case ROLE_OUTPUT: p->outputs += bytes; break;
+    case ROLE_OUTPUT: add(&p->outputs, bytes); break;
     case ROLE_TEMP: break;
     }
 }
@@ -91,8 +99,8 @@ void plan_make(plan *p, const graph *g, const backend *b, bool planned) {
         const graph_value *value = &g->values[v];
         add_persistent(p, g, v);
         if (value->role != ROLE_TEMP || value->base || s[v].first < 0) continue;
-        s[v].bytes = aligned(value_storage(g, v));
-        p->naive += s[v].bytes;
+        s[v].bytes = clip(aligned(value_storage(g, v)));
+        add(&p->naive, s[v].bytes);
         s[n++] = s[v];
     }
     qsort(s, (size_t)n, sizeof *s, by_size);

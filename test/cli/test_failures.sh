@@ -25,6 +25,8 @@ refuse 1 "\"$folder/gone\" is not on this machine" --model "$folder/gone" --data
 refuse 1 "$folder/gone.json: No such file" --model "$model" --dataset "$folder/gone.json"
 refuse 1 "val_dataset: $folder/gone.json: No such file" "${run[@]}" --val_dataset "$folder/gone.json"
 refuse 1 "$model: not a regular file" --model "$model" --dataset "$model"
+printf '{"a\\u009b31mb\\u001b[2Jc": 1}' >"$folder/escapes.json" # would colour and clear a terminal
+refuse 1 'unknown key a??31mb?[2Jc' --config "$folder/escapes.json"
 : >"$folder/empty.json"
 echo '[]' >"$folder/none.json"
 refuse 1 'empty.json: the file is empty' --model "$model" --dataset "$folder/empty.json"

@@ -2,6 +2,7 @@
  * that never end, lists that make loops quadratic.  Each is refused, or done with in seconds; a hang is killed. */
 #include "unit/tokenizer_check.h"
 
+#include "exec/plan.h"
 #include "model/model.h"
 #include "pass/pass.h"
 #include "text/bpe.h"
@@ -441,6 +442,29 @@ static void test_many_layers(void **state) {
     free(window);
 }
 
+/* Sizes whose sum does not fit 64 bits: the plan says that it is far too much, not that it is less than nothing. */
+static void test_huge_sizes(void **state) {
+    (void)state;
+    enum { LAYERS = 320 };
+    int *window = xcalloc(LAYERS, sizeof *window);
+    model_config m = {.family = "llama", .n_layer = LAYERS, .n_head = 4096, .n_kv_head = 4096, .head_dim = 1024};
+    m.d_model = 1 << 17;
+    m.d_ff = 1 << 20;
+    m.vocab = 1 << 24;
+    m.rms_eps = 1e-5f;
+    m.max_position = 64;
+    m.window = window;
+    graph g;
+    plan p;
+    graph_init(&g, DTYPE_F32);
+    model_build(&g, &m, INT32_MAX - 1, NULL, NULL); /* as many rows as the settings allow */
+    plan_make(&p, &g, NULL, false);
+    assert_true(p.naive == (int64_t)1 << 59 && p.arena == p.naive && p.total > p.arena);
+    plan_free(&p);
+    graph_free(&g);
+    free(window);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         HOSTILE_TEST(test_colliding_keys),
@@ -460,6 +484,7 @@ int main(void) {
         HOSTILE_TEST(test_adapter_lists),
         HOSTILE_TEST(test_slow_target),
         HOSTILE_TEST(test_many_layers),
+        HOSTILE_TEST(test_huge_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
