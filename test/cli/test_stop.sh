@@ -37,7 +37,7 @@ for signal in INT TERM; do
             rm -r "$folder/stopped"
             continue
         fi
-        [ $code = 143 ] && [ ! -s "$folder/err" ] && continue # before main
+        { [ $code = 143 ] || [ $code = 130 ]; } && [ ! -s "$folder/err" ] && continue # before main: no line yet
         stops=$((stops + 1))
         [ $code = 130 ] || wrong "$signal: exit code $code: $(cat "$folder/err")"
         step=$(sed -n "s/^error: stopped by SIG$signal after step \([0-9]*\) of 150; .*/\1/p" "$folder/err")
