@@ -39,16 +39,23 @@ static void print_traffic(const session *s, const plan *p, int ranks) {
     printf(" per rank\n");
 }
 
-/* The levels at the session's stage; *chosen: one that auto takes was printed. */
-static bool print_stage(session *s, const config *c, size_t room, bool *chosen, failure *f) {
+/* In front of a stage's rows; printed when its first program is built: a refusal prints nothing on standard output. */
+static void print_above(const session *s, bool first) {
+    if (first) print_header(s);
+    printf("\n");
     if (s->plan_ranks) printf("zero_stage %d, the largest of %d ranks\n", s->zero_stage, s->plan_ranks);
+    print_titles();
+}
+
+/* The levels at the session's stage; *chosen: one that auto takes was printed. */
+static bool print_stage(session *s, const config *c, size_t room, bool first, bool *chosen, failure *f) {
     for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
         session_drop_program(s);
         TRY(session_build(s, SESSION_TRAIN, train_slots(c), level, f));
         plan p;
         plan_make(&p, &s->g, s->b, true);
         bool fits = !room || (size_t)p.total <= room;
-        if (level == 0) print_titles();
+        if (level == 0) print_above(s, first);
         print_row(recompute_name(level), &p, fits && !*chosen);
         *chosen |= fits;
         if (s->plan_ranks && level == RECOMPUTE_COUNT - 1) print_traffic(s, &p, s->plan_ranks);
@@ -63,12 +70,9 @@ static bool print_plan(session *s, const config *c, failure *f) {
     bool chosen = false;
     s->plan_ranks = c->gpus > 1 ? (int)c->gpus : 0;
     size_t room = s->b->memory() / (s->plan_ranks && s->b->host_memory ? (size_t)s->plan_ranks : 1);
-    print_header(s);
-    int last = train_last_stage(c, s->plan_ranks);
-    for (s->zero_stage = train_first_stage(c) & last; s->zero_stage <= last; s->zero_stage++) {
-        printf("\n");
-        TRY(print_stage(s, c, room, &chosen, f));
-    }
+    int last = train_last_stage(c, s->plan_ranks), first = train_first_stage(c) & last;
+    for (s->zero_stage = first; s->zero_stage <= last; s->zero_stage++)
+        TRY(print_stage(s, c, room, s->zero_stage == first, &chosen, f));
     if (room)
         printf("\n%.2f GiB are free%s%s\n", gib((int64_t)room), s->plan_ranks ? " for each rank" : " on this machine",
                chosen ? "" : ": no level fits");
