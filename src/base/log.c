@@ -17,14 +17,18 @@ void log_rank(int rank, FILE *file) {
 
 void log_to_file_only(void) { file_only = true; }
 
+void log_tame(char *text) {
+    for (char *c = text; *c; c++) {
+        unsigned char b = (unsigned char)*c, next = (unsigned char)c[1];
+        if ((b < 0x20 && b != '\n' && b != '\t') || b == 0x7F) *c = '?';
+        if (b == 0xC2 && next >= 0x80 && next < 0xA0) c[0] = c[1] = '?'; /* U+0080 to U+009F */
+    }
+}
+
 static void line(const char *level, bool error, const char *format, va_list args) {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);
-    for (char *c = text; *c; c++) { /* names from files must not command the terminal; U+0080 to U+009F do, too */
-        unsigned char b = (unsigned char)*c, next = (unsigned char)c[1];
-        if ((b < 0x20 && b != '\n' && b != '\t') || b == 0x7F) *c = '?';
-        if (b == 0xC2 && next >= 0x80 && next < 0xA0) c[0] = c[1] = '?';
-    }
+    log_tame(text);
     if (own_file) {
         fprintf(own_file, "%s%s\n", level, text);
         fflush(own_file);

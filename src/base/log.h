@@ -12,4 +12,6 @@ void log_to_file_only(void); /* another rank says the rest */
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Takes out what would command the terminal: names from files must not. In place. */
+void log_tame(char *text);
 #endif

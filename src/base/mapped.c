@@ -3,6 +3,7 @@
  * The handler may run in any thread at any time, so an entry's line is ready before the entry is linked, entries are
  * never freed (a free one is used again), and the handler calls nothing but write and _exit. */
 #include "base/mapped.h"
+#include "base/log.h"
 #include "base/memory.h"
 
 #include <signal.h>
@@ -33,8 +34,7 @@ static char *line_of(const char *path) {
     memcpy(line, before, sizeof before - 1);
     memcpy(line + sizeof before - 1, path, n);
     memcpy(line + sizeof before - 1 + n, after, sizeof after);
-    for (char *c = line; c[1]; c++) /* as log.c: a name must not command the terminal */
-        if ((unsigned char)*c < 0x20 || *c == 0x7F) *c = '?';
+    log_tame(line);
     return line;
 }
 
