@@ -5,10 +5,15 @@
 #include "cuda.cuh"
 #include "device.h"
 
+extern "C" {
+#include "base/clock.h"
+}
+
 namespace {
 const int64_t PIECE = (int64_t)8 << 20; /* floats */
 
 bool through_host(comm *ranks, float *x, int64_t n, failure *f) {
+    double started = clock_seconds();
     float *host = (float *)xmalloc((size_t)(n < PIECE ? n : PIECE) * sizeof *host);
     bool ok = true;
     for (int64_t at = 0; at < n && ok; at += PIECE) {
@@ -18,6 +23,9 @@ bool through_host(comm *ranks, float *x, int64_t n, failure *f) {
              transfer_up(x + at, bytes, host, bytes, 1, f);
     }
     free(host);
+    double seconds = clock_seconds() - started;
+    comm_times times = {seconds, seconds, n * (int64_t)sizeof *host, 1};
+    comm_add_times(ranks, &times);
     return ok;
 }
 } // namespace

@@ -4,6 +4,7 @@
  * The communicator is one that does not block, and a stream is asked rather than waited for: so every call has the
  * limit of comm.h.  When a call fails or nobody answers, the communicator is aborted, which ends its kernels, and stays
  * so. */
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -18,6 +19,10 @@
 
 enum { PROBE = 1 << 16, MOST = 64 << 20, SPINS = 2000, SLEEP_NS = 20000 };
 
+typedef struct {
+    cudaEvent_t begin, end;
+} span;
+
 static struct {
     nccl_api api;
     nccl_handle comm;
@@ -26,7 +31,13 @@ static struct {
     bool pending; /* calls on the stream that nobody has waited for */
     cudaStream_t stream;
     cudaEvent_t ready, done; /* what a sum waits for; what waits for the sums */
-    char *room;              /* device memory through which the host's bytes go */
+    cudaEvent_t computed;    /* the end of what goes on beside the sums */
+    span *spans;             /* stb_ds: of each sum of a step, made once */
+    int n_spans;             /* sums since the last join */
+    comm_times times;
+    comm *ranks;
+    bool is_carrier; /* of everything that ranks say */
+    char *room;      /* device memory through which the host's bytes go */
     size_t room_bytes;
 } state;
 
@@ -72,6 +83,7 @@ static void give_up(void) {
     if (state.comm) state.api.CommAbort(state.comm);
     state.comm = NULL;
     state.pending = false;
+    state.n_spans = 0;
 }
 
 static bool refuse(int status, failure *f) {
@@ -128,13 +140,46 @@ static bool wait_for_stream(failure *f) {
 
 bool nccl_is_open(void) { return state.comm != NULL; }
 
+/* Events around the next sum. */
+static bool next_span(span **out, failure *f) {
+    if (state.n_spans == arrlen(state.spans)) {
+        span one = {NULL, NULL};
+        TRY(cuda_check(cudaEventCreate(&one.begin), "event", f) && cuda_check(cudaEventCreate(&one.end), "event", f));
+        arrput(state.spans, one);
+    }
+    *out = &state.spans[state.n_spans++];
+    return true;
+}
+
 bool nccl_all_reduce(float *x, int64_t n, failure *f) {
-    TRY(is_open(f));
+    span *s;
+    TRY(is_open(f) && next_span(&s, f));
     TRY(cuda_check(cudaEventRecord(state.ready, cuda_stream()), "event", f));
     TRY(cuda_check(cudaStreamWaitEvent(state.stream, state.ready, 0), "event", f));
+    TRY(cuda_check(cudaEventRecord(s->begin, state.stream), "event", f));
     TRY(settle(state.api.AllReduce(x, x, (size_t)n, NCCL_FLOAT32, NCCL_SUM, state.comm, state.stream), f));
+    TRY(cuda_check(cudaEventRecord(s->end, state.stream), "event", f));
+    state.times.bytes += n * (int64_t)sizeof *x;
+    state.times.calls++;
     state.pending = true;
     return true;
+}
+
+static double seconds_between(cudaEvent_t a, cudaEvent_t b) {
+    float ms = 0;
+    if (cudaEventElapsedTime(&ms, a, b) != cudaSuccess) (void)cudaGetLastError(); /* a figure for people */
+    return 1e-3 * (double)ms;
+}
+
+/* Behind a wait for both streams. */
+static void take_times(void) {
+    for (int i = 0; i < state.n_spans; i++)
+        state.times.busy += seconds_between(state.spans[i].begin, state.spans[i].end);
+    double waited = state.n_spans ? seconds_between(state.computed, state.spans[state.n_spans - 1].end) : 0;
+    if (waited > 0) state.times.waited += waited;
+    comm_add_times(state.ranks, &state.times);
+    state.times = (comm_times){0};
+    state.n_spans = 0;
 }
 
 bool nccl_broadcast(void *data, size_t bytes, int root, failure *f) {
@@ -149,7 +194,10 @@ bool nccl_broadcast(void *data, size_t bytes, int root, failure *f) {
 bool nccl_join(failure *f) {
     if (!state.pending) return true;
     state.pending = false;
-    return wait_for_stream(f) || fail_in(f, "gradients or trained weights, among %d ranks over NCCL", state.size);
+    TRY(cuda_check(cudaEventRecord(state.computed, cuda_stream()), "event", f));
+    TRY(cuda_check(cudaStreamWaitEvent(state.stream, state.computed, 0), "event", f));
+    if (wait_for_stream(f)) return take_times(), true;
+    return fail_in(f, "gradients or trained weights, among %d ranks over NCCL", state.size);
 }
 
 /* ---- what the host says ---- */
@@ -266,7 +314,8 @@ static bool open_stream(failure *f) {
     TRY(cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream", f));
     return cuda_check(cudaStreamCreateWithPriority(&state.stream, cudaStreamNonBlocking, greatest), "stream", f) &&
            cuda_check(cudaEventCreateWithFlags(&state.ready, cudaEventDisableTiming), "event", f) &&
-           cuda_check(cudaEventCreateWithFlags(&state.done, cudaEventDisableTiming), "event", f);
+           cuda_check(cudaEventCreateWithFlags(&state.done, cudaEventDisableTiming), "event", f) &&
+           cuda_check(cudaEventCreate(&state.computed), "event", f);
 }
 
 /* A first sum: connects the ranks, takes the memory that NCCL needs before ours is planned, and shows a network that
@@ -295,14 +344,24 @@ bool comm_nccl_open(comm *c, failure *f) {
     TRY(comm_agree(c, open_library(f), f));
     state.size = comm_size(c);
     state.limit = comm_limit(c);
+    state.ranks = c;
     if (!connect_ranks(c, f)) return fail_in(f, "connecting %d ranks over NCCL", state.size);
     const comm_carrier carrier = {"NCCL", NULL, all_gather, broadcast, reduce_scatter, abort_here, close_later};
-    if (!comm_has_carrier(c)) comm_use(c, &carrier);
+    state.is_carrier = !comm_has_carrier(c);
+    if (state.is_carrier) comm_use(c, &carrier);
     return true;
 }
 
 void nccl_close(void) {
+    const comm_carrier none = {0};
     if (state.comm) state.api.CommDestroy(state.comm);
+    if (state.is_carrier) comm_use(state.ranks, &none); /* another open may give one again */
+    for (int i = 0; i < arrlen(state.spans); i++) {
+        cudaEventDestroy(state.spans[i].begin);
+        cudaEventDestroy(state.spans[i].end);
+    }
+    arrfree(state.spans);
+    if (state.computed) cudaEventDestroy(state.computed);
     cudaFree(state.room);
     if (state.ready) cudaEventDestroy(state.ready);
     if (state.done) cudaEventDestroy(state.done);

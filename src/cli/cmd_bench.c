@@ -1,14 +1,17 @@
 /* cmd_bench.c - `liger-sft bench`: times training steps on random weights and random tokens, the fused program beside
  * the unfused one, from a folder that holds only config.json. Prints the table of what fusing changes.
  *
- * Rows are max_length tokens, one document each, or packed with documents of log-normal length (bench_mean_length). */
+ * Rows are max_length tokens, one document each, or packed with documents of log-normal length (bench_mean_length).
+ * As ranks it also says what the sums of gradients take and how much of that is hidden; rank 0 prints. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "cli/command.h"
+#include "cli/ranks_start.h"
 #include "cli/traffic.h"
 #include "exec/device_stats.h"
 #include "exec/flops.h"
+#include "train/ranks.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -25,6 +28,7 @@ typedef struct {
     double mfu, planned_gib, loss, start_seconds;
     double util, device_gib; /* of the device over the timed steps; NAN without one */
     const char *recompute;
+    comm_times sums; /* of a step: mean, of rank 0 */
 } bench_result;
 
 /* The next document's length: at most `room`. */
@@ -70,7 +74,8 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
     for (int i = 0; i < WARM_STEPS + steps && ok; i++) {
         step_metrics m = {0};
         bool skipped;
-        for (int k = 0; k < n; k++) fill_batch(s->c, &s->model, &batches[k], (uint64_t)(i * n + k));
+        int first = (i * comm_size(s->ranks) + comm_rank(s->ranks)) * n;
+        for (int k = 0; k < n; k++) fill_batch(s->c, &s->model, &batches[k], (uint64_t)(first + k));
         ok = train_step(s, o, batches, n, 1e-4, &m, &skipped, f);
         if (ok && skipped)
             ok = fail(f, FAIL_MACHINE,
@@ -79,6 +84,7 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
                       i + 1);
         out->tokens = m.tokens, out->slots = m.slots, out->loss = m.loss;
         if (i + 1 == WARM_STEPS) device_stats_reset();
+        if (i + 1 == WARM_STEPS) comm_take_times(s->ranks);
         if (i < WARM_STEPS) continue;
         times[i - WARM_STEPS] = m.step_seconds;
         mfu += m.mfu / steps;
@@ -86,6 +92,7 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
     qsort(times, (size_t)steps, sizeof *times, by_value);
     out->seconds = times[steps / 2], out->best = times[0], out->worst = times[steps - 1];
     out->mfu = mfu;
+    out->sums = comm_take_times(s->ranks);
     device_stats d;
     bool device = device_stats_read(&d);
     out->util = device ? d.util_percent : NAN;
@@ -137,11 +144,23 @@ static bool time_ops(session *s, const micro_batch *b, failure *f) {
     return true;
 }
 
-static bool measure(session *s, const config *c, bench_result *out, failure *f) {
+/* Up to the first step; behind each comm_agree all ranks go on, or none does. */
+static bool prepare(session *s, const config *c, comm *ranks, optimizer **o, failure *f) {
+    bool ok = session_open_model(s, c, f);
+    s->ranks = ranks;
+    ok = ok && session_open_backend(s, f);
+    ok = comm_agree(ranks, ok, f) && ranks_join(s, f);
+    ok = comm_agree(ranks, ok, f) && train_build(s, f);
+    return comm_agree(ranks, ok && session_start(s, true, f) && optimizer_open(o, s, f), f);
+}
+
+static bool measure(session *s, const config *c, comm *ranks, bench_result *out, failure *f) {
     double begin = clock_seconds();
-    TRY(session_open_model(s, c, f) && train_build(s, f) && session_start(s, true, f));
-    optimizer *o;
-    TRY(optimizer_open(&o, s, f));
+    optimizer *o = NULL;
+    if (!prepare(s, c, ranks, &o, f)) {
+        optimizer_close(o);
+        return false;
+    }
     int n = (int)c->gradient_accumulation_steps;
     micro_batch *batches = xcalloc((size_t)n, sizeof *batches);
     for (int i = 0; i < n; i++) micro_batch_init(&batches[i], train_slots(c));
@@ -157,11 +176,12 @@ static bool measure(session *s, const config *c, bench_result *out, failure *f) 
     return ok;
 }
 
-static bool measure_path(const config *c, bool fused, bench_result *out, failure *f) {
+static bool measure_path(const config *c, comm *ranks, bool fused, bench_result *out, failure *f) {
     config variant = *c;
     variant.use_liger_kernel = fused;
     session s = {0};
-    bool ok = measure(&s, &variant, out, f);
+    bool ok = measure(&s, &variant, ranks, out, f);
+    ranks_say(ranks, ok, f);
     session_close(&s);
     return ok;
 }
@@ -183,24 +203,44 @@ static void print_row(const char *name, const bench_result *r) {
     fflush(stdout);
 }
 
-bool cmd_bench(const config *c, failure *f) {
-    bench_result fused = {0}, unfused = {0};
+/* Rank 0's; the wait for slower ranks counts as time on the carrier. */
+static void print_sums(const char *name, const config *c, comm *ranks, const bench_result *r) {
+    double steps = (double)c->bench_steps, busy = r->sums.busy / steps, waited = r->sums.waited / steps;
+    if (!ranks) return;
+    printf("%-8s %d ranks: %.2f MiB of gradients in %d sums a step, %.2f ms on the way, %.2f ms of them waited for",
+           name, comm_size(ranks), (double)r->sums.bytes / steps / 0x1p20, r->sums.calls / (int)c->bench_steps,
+           1e3 * busy, 1e3 * waited);
+    printf(" (%.1f %% hidden; %.2f %% of the step waits)\n", busy > 0 ? 100 * (1 - waited / busy) : 0,
+           100 * waited / r->seconds);
+    fflush(stdout);
+}
+
+static bool bench(const config *c, comm *ranks, failure *f) {
+    bench_result result[2] = {0}; /* unfused, fused */
+    static const char *const names[2] = {"unfused", "fused"};
     bool both = strcmp(c->bench_paths, "both") == 0;
-    TRY(config_need(c, "model", f));
     printf("%-8s %10s %9s %9s %9s %6s %6s %10s %9s %7s %5s %9s %8s %8s\n", "path", "tokens/s", "step ms", "fastest",
            "slowest", "MFU %", "util %", "device GiB", "plan GiB", "real %", "ops", "recompute", "start s", "loss");
     fflush(stdout);
-    if (both || strcmp(c->bench_paths, "unfused") == 0) {
-        TRY(measure_path(c, false, &unfused, f));
-        print_row("unfused", &unfused);
-    }
-    if (both || strcmp(c->bench_paths, "fused") == 0) {
-        TRY(measure_path(c, true, &fused, f));
-        print_row("fused", &fused);
+    for (int fused = 0; fused < 2; fused++) {
+        if (!both && strcmp(c->bench_paths, names[fused]) != 0) continue;
+        TRY(measure_path(c, ranks, fused, &result[fused], f));
+        print_row(names[fused], &result[fused]);
+        print_sums(names[fused], c, ranks, &result[fused]);
     }
     if (!both) return true;
-    traffic_print(unfused.traffic, fused.traffic);
-    printf("\nfused / unfused: speed %.3f, planned memory %.3f\n", unfused.seconds / fused.seconds,
-           fused.planned_gib / unfused.planned_gib);
+    traffic_print(result[0].traffic, result[1].traffic);
+    printf("\nfused / unfused: speed %.3f, planned memory %.3f\n", result[0].seconds / result[1].seconds,
+           result[1].planned_gib / result[0].planned_gib);
     return true;
+}
+
+bool cmd_bench(const config *given, failure *f) {
+    config c = *given;
+    comm *ranks;
+    TRY(config_need(&c, "model", f) && ranks_open(&ranks, &c, f));
+    if (comm_rank(ranks) > 0 && !freopen("/dev/null", "w", stdout)) log_warning("standard output cannot be closed");
+    bool ok = bench(&c, ranks, f);
+    ranks_close(ranks);
+    return ok;
 }

@@ -22,7 +22,7 @@ static const command commands[] = {
     {"eval", "Loss and perplexity of a file, and with --exact_match how many rows are answered word for word.",
      cmd_eval},
     {"generate", "Answers a prompt.", cmd_generate},
-    {"bench", "Times training steps on random weights and tokens, fused beside unfused.", cmd_bench},
+    {"bench", "Times training steps on random weights and tokens, fused beside unfused.", cmd_bench, true},
     {"merge", "Folds an adapter into its base model: a new model folder.", cmd_merge},
     {NULL, NULL, NULL},
 };
@@ -85,7 +85,7 @@ static int run_command(const command *run, int argc, char **argv) {
     bool ok = config_read(&c, argc, argv, &strings, &f);
     if (ok && c.threads > 0) omp_set_num_threads((int)c.threads);
     ok = ok && threads_check(omp_get_max_threads(), &f);
-    ok = ok && (run->ranks ? ranks_start(&c, argv, &elsewhere, &code, &f) : ranks_refuse(run->name, &f));
+    ok = ok && (run->ranks ? ranks_start(&c, run->name, argv, &elsewhere, &code, &f) : ranks_refuse(run->name, &f));
     ok = ok && (elsewhere || run->run(&c, &f));
     if (!ok) log_error("%s", f.text);
     arena_free(&strings);

@@ -6,23 +6,36 @@
 #include "exec/backend.h"
 
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-bool ranks_start(const config *c, char *const *argv, bool *started, int *code, failure *f) {
-    launch_place place;
+static bool start(const config *c, char *const *line, int *code, failure *f) {
     const backend *b;
-    TRY(launch_find(&place, f));
-    if (c->gpus < 2 || place.kind != LAUNCH_ALONE) return true;
     TRY(backend_find(&b, c->device, 0, f));
-    *started = true;
-    if (!b->host_memory) return launch_local((int)c->gpus, argv, code, f);
+    if (!b->host_memory) return launch_local((int)c->gpus, line, code, f);
     if (!comm_mpi_is_built())
         return fail(f, FAIL_MACHINE,
                     "gpus: %lld ranks on the CPU need MPI, which this build does not have: install libopenmpi-dev and "
                     "openmpi-bin and build again",
                     (long long)c->gpus);
-    return launch_mpirun((int)c->gpus, argv, f);
+    return launch_mpirun((int)c->gpus, line, f);
+}
+
+bool ranks_start(const config *c, const char *command, char *const *argv, bool *started, int *code, failure *f) {
+    launch_place place;
+    int n = 0;
+    TRY(launch_find(&place, f));
+    if (c->gpus < 2 || place.kind != LAUNCH_ALONE) return true;
+    while (argv[n]) n++;
+    char **line = xcalloc((size_t)n + 2, sizeof *line);
+    line[0] = xstrdup(command);
+    for (int i = 0; i < n; i++) line[i + 1] = argv[i];
+    *started = true;
+    bool ok = start(c, line, code, f);
+    free(line[0]);
+    free(line);
+    return ok;
 }
 
 bool ranks_refuse(const char *command, failure *f) {
@@ -97,6 +110,7 @@ void ranks_say(comm *ranks, bool ok, const failure *f) {
 
 void ranks_close(comm *ranks) {
     failure f;
-    if (!comm_ended(ranks)) comm_barrier(ranks, "the end", &f); /* whoever failed to come has said why */
+    if (comm_has_carrier(ranks) && !comm_ended(ranks))
+        comm_barrier(ranks, "the end", &f); /* whoever failed to come has said why */
     comm_close(ranks);
 }

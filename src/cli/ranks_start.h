@@ -5,8 +5,8 @@
 #include "dist/comm.h"
 
 /* Starts the ranks of --gpus N when this process is none itself, and waits for them: *code is then theirs, and *started
- * true. argv: the flags that config_read read. */
-bool ranks_start(const config *c, char *const *argv, bool *started, int *code, failure *f);
+ * true. argv: the flags of the command that config_read read. */
+bool ranks_start(const config *c, const char *command, char *const *argv, bool *started, int *code, failure *f);
 /* A command that runs as one process was started as several. */
 bool ranks_refuse(const char *command, failure *f);
 /* Joins the other ranks, when there are any: *out is NULL else. Adapts c to their number (threads, accumulation) and

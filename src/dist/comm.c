@@ -17,6 +17,7 @@ struct comm {
     double limit;
     comm_carrier carrier;
     bool agreed, ended;
+    comm_times times;
     float *part; /* [PIECE] */
 };
 
@@ -61,6 +62,21 @@ double comm_limit(const comm *c) { return c ? c->limit : 0; }
 bool comm_has_carrier(const comm *c) { return !c || c->carrier.all_gather; }
 bool comm_agreed(const comm *c) { return c && c->agreed; }
 const launch_place *comm_place(const comm *c) { return &c->place; }
+
+void comm_add_times(comm *c, const comm_times *more) {
+    c->times.busy += more->busy;
+    c->times.waited += more->waited;
+    c->times.bytes += more->bytes;
+    c->times.calls += more->calls;
+}
+
+comm_times comm_take_times(comm *c) {
+    comm_times times = {0};
+    if (!c) return times;
+    times = c->times;
+    c->times = (comm_times){0};
+    return times;
+}
 
 /* Puts what was going on, and who says so, in front of a carrier's failure. */
 static bool named(const comm *c, bool ok, const char *what, failure *f) {

@@ -120,6 +120,15 @@ count=$((count + 1))
 awk '/^zero_stage/ { stage = $2 } /^none/ { bytes[stage] = $(NF - 1); sub(/\(/, "", bytes[stage]) }
     END { exit !(bytes["0,"] > bytes["1,"] && bytes["1,"] > 0) }' "$folder/plan" || wrong "plan: $(cat "$folder/plan")"
 
+# bench as ranks: rank 0 prints, twice the tokens of one rank's step, what is summed, and how much of it is waited for.
+count=$((count + 2))
+"$LIGER_SFT" bench --model "$model" --device cpu --max_length 80 --gradient_accumulation_steps 3 --bench_steps 2 --threads 1 \
+    --gpus 2 --tuner_type full >"$folder/bench" 2>"$folder/bench.err" || wrong "bench: $(cat "$folder/bench.err")"
+[ "$(grep -cE '^(un)?fused +[0-9]+ ' "$folder/bench")" = 4 ] || wrong "bench: $(cat "$folder/bench")"
+bytes=$(floats "$folder/full-1/model.safetensors" | wc -l)
+awk -v floats="$bytes" '/ 2 ranks: / { n++; mib = $4; if (mib < floats / 262144 - .01 || $9 != 1 || $13 <= 0) bad = 1 }
+    END { exit bad || n != 2 }' "$folder/bench" || wrong "bench: $(grep ranks "$folder/bench")"
+
 # What was not given follows from the number of ranks: 16 rows a step.
 train sixteen --dataset "$model/chat.json" --packing false --max_steps 1 --per_device_train_batch_size 2 --gpus 4
 count=$((count + 1))
