@@ -191,6 +191,13 @@ void set_deterministic(bool on) {
     cuda_attention_set_own(on);
 }
 
+/* Folded forms: pass_fold leaves what is not served. */
+bool serves(const graph *g, const graph_op *op, const char **why) {
+    (void)g, (void)op;
+    *why = "the cuda backend has no kernels for folded norms yet";
+    return false;
+}
+
 bool finish(failure *f) {
     if (state.failed.kind == FAIL_NONE) return nccl_join(f);
     *f = state.failed;
@@ -217,7 +224,7 @@ bool broadcast(comm *ranks, void *data, size_t bytes, int root, failure *f) {
 const backend cuda_backend = {
     "cuda",        DTYPE_BF16, false,        open_backend,      close_backend, alloc,   free_block, upload,
     transfer_down, clear,      memory,       overhead,          peak_flops,    scratch, kernels,    finish,
-    transfer_up,   cuda_adamw, cuda_publish, set_deterministic, broadcast};
+    transfer_up,   cuda_adamw, cuda_publish, set_deterministic, broadcast,     serves};
 } // namespace
 
 extern "C" {

@@ -38,12 +38,12 @@ void cuda_op_norm_qkv_rope(const kernel_call *call) {
 }
 
 size_t cuda_scratch_qkv_bwd(const graph *g, const graph_op *op) {
-    return product_scratch(g, op->in[QKV_H], &op->in[QKV_AQ], 3);
+    return product_scratch(g, op->in[QKV_X], &op->in[QKV_AQ], 3);
 }
 
 void cuda_op_qkv_bwd(const kernel_call *call) {
     const tensor *in = call->in, *out = call->out;
     product_stack p = {3, &in[QKV_WQ], NULL, &in[QKV_AQ], call->op->attr.scale};
-    product_backward(&p, &out[QKV_DH], &out[QKV_DAQ], &in[QKV_DQ], &in[QKV_H], &in[QKV_SQ], call->batch->rows,
+    product_backward(&p, &out[QKV_DX], &out[QKV_DAQ], &in[QKV_DQ], &in[QKV_X], &in[QKV_SQ], call->batch->rows,
                      call->scratch);
 }

@@ -22,6 +22,7 @@ typedef enum {
     RUN_CACHED,      /* the program that generates: 3 slots, one key/value cache */
     RUN_LORA_CACHED, /* the same with the adapter */
     RUN_LORA,        /* trains the fixture's adapter */
+    RUN_NEW_LORA,    /* trains an adapter that the flags describe */
     RUN_FULL,        /* trains every weight */
 } run_kind;
 
@@ -29,7 +30,7 @@ typedef struct {
     const char *model;  /* folder below test/fixtures/models */
     const char *folder; /* a variant of it elsewhere: everything but golden.safetensors and adapter/; NULL: none */
     run_kind kind;
-    bool fused;
+    bool fused, fold; /* fold: beside fused */
     recompute_level recompute;
     bool unplanned;
     const char *flags[8]; /* further config keys and values; NULL-terminated */
@@ -108,8 +109,11 @@ static inline void fixture_config(fixture_run *r) {
                              "--tuner_type",
                              o->kind == RUN_FULL ? "full" : "lora"};
     int n = 10;
-    if (o->fused && o->kind <= RUN_LORA_LOGITS) /* the fused head would take the place of the logits */
-        flags[n++] = "--fuse_rules", flags[n++] = "linear_lora,norm_qkv_rope,gate_up_glu,add_rms_norm";
+    if (o->fused) { /* the fused head would take the place of the logits */
+        bool logits = o->kind <= RUN_LORA_LOGITS;
+        const char *rules = logits ? "linear_lora,norm_qkv_rope,gate_up_glu,add_rms_norm" : "all";
+        flags[n++] = "--fuse_rules", flags[n++] = arena_printf(&r->memory, "%s%s", rules, o->fold ? ",fold" : "");
+    }
     if (o->kind == RUN_LORA || o->kind == RUN_LORA_LOGITS || o->kind == RUN_LORA_CACHED)
         flags[n++] = "--adapter", flags[n++] = arena_printf(&r->memory, "%s/adapter", model);
     for (int i = 0; o->flags[i]; i++) flags[n++] = o->flags[i];

@@ -1,5 +1,6 @@
 /* cmd_graph.c - `liger-sft graph`: the program as a list of ops, and what fusing changes: kernel launches and bytes
  * moved per layer, by group, without and with use_liger_kernel. Needs config.json only. */
+#include "base/array.h"
 #include "cli/command.h"
 #include "cli/traffic.h"
 #include "train/trainer.h"
@@ -23,6 +24,7 @@ static bool print_graph(session *s, const config *c, failure *f) {
     TRY(session_open_model(s, c, f));
     TRY(session_build(s, SESSION_TRAIN, train_slots(c), RECOMPUTE_NONE, f));
     graph_print(&s->g, stdout, c->explain);
+    for (int i = 0; i < arrlen(s->g.notes); i++) printf("%s\n", s->g.notes[i]);
     TRY(count_variant(s, c, false, plain, f));
     TRY(count_variant(s, c, true, fused, f));
     traffic_print(plain, fused);

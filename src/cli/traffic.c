@@ -16,7 +16,7 @@ int64_t op_bytes(const graph *g, const graph_op *o) {
 }
 
 /* Ops of one layer come in order: prologue, attention, output product, mlp (backward: the reverse). The attention op
- * and the second norm part them. */
+ * and the second norm (folded: the op that would have read it) part them. */
 void traffic_count(const graph *g, int layer, op_traffic out[GROUP_COUNT]) {
     memset(out, 0, sizeof(op_traffic) * GROUP_COUNT);
     bool second_norm = false, attention[2] = {false, false}, mlp_done = false;
@@ -34,11 +34,11 @@ void traffic_count(const graph *g, int layer, op_traffic out[GROUP_COUNT]) {
             group = GROUP_ATTENTION;
         } else if (!way) {
             bool norm = o->kind == OP_rms_norm || o->kind == OP_add_rms_norm;
-            second_norm |= attention[0] && norm && o->attr.head_dim == 0;
+            second_norm |= attention[0] && ((norm && o->attr.head_dim == 0) || o->kind == OP_gate_up_glu);
             group = !attention[0] ? GROUP_QKV : second_norm ? GROUP_MLP : GROUP_OUT;
         } else {
             group = attention[1] ? GROUP_QKV : mlp_done ? GROUP_OUT : GROUP_MLP;
-            mlp_done |= o->kind == OP_rms_norm_bwd;
+            mlp_done |= o->kind == OP_rms_norm_bwd || (o->kind == OP_gate_up_bwd && o->in[GUB_RSTD]);
         }
         out[group].launches[way]++;
         out[group].bytes[way] += op_bytes(g, o);

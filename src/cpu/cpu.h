@@ -72,10 +72,30 @@ int64_t cpu_lora_scratch(const graph *g, vid x, const vid *weights, int n);
 /* rows x slices of width d, each normed apart: y = x rstd w */
 void cpu_rms_norm(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t slices, int64_t d,
                   float eps);
+/* Folded norms, D wide, w floats: h = x rstd w as cpu_rms_norm makes it, from its rstd. */
+void cpu_rstd(float *rstd, const float *x, int64_t n, int64_t D, float eps);
+void cpu_apply_norm(float *h, const float *x, const float *rstd, const float *w, int64_t n, int64_t D);
+/* What the folded forms of gate_up_bwd and qkv_bwd have beside the plain ones. */
+typedef struct {
+    const tensor *rstd, *w, *dot, *dres;
+    float *dx;
+    float *h, *dh; /* scratch, [n, D] */
+    const float *weight;
+} cpu_folded;
+/* Takes h, dh and the weight from *scratch, and fills h. */
+cpu_folded cpu_folded_open(const tensor *rstd_w_dot_dres, const float *x, const tensor *dx, int64_t n, int64_t D,
+                           float **scratch);
+/* dx, where it is wanted, of the stream x from dh. */
+void cpu_folded_close(const cpu_folded *f, const float *x, int64_t n, int64_t D);
+int64_t cpu_folded_scratch(const graph *g, vid x, vid rstd, vid w); /* floats; 0 without an rstd */
+/* dot[t] (+)= <a, b> of row t */
+void cpu_row_dots(float *dot, const float *a, const float *b, int64_t n, int64_t D, bool add);
 /* table[n, d]: d/2 cosines, then d/2 sines of each row's angles */
 void cpu_rope_table(float *table, const int32_t *pos, const float *freq, int64_t n, int64_t d);
 void cpu_rope(float *y, const float *x, const float *table, int64_t n, int64_t heads, int64_t d, bool inverse);
 void cpu_glu(float *y, const float *gate, const float *up, int64_t n, int64_t F, glu_kind kind);
+void cpu_glu_bwd(float *dgate, float *dup, const float *dy, const float *gate, const float *up, int64_t n, int64_t F,
+                 glu_kind kind);
 void cpu_add_rows(float *y, const float *a, const float *b, int64_t n, int64_t D);
 
 /* ---- kernels: cpu_NAME for every op of ops.def ---- */
@@ -95,6 +115,7 @@ int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op); /* also lin
 int64_t cpu_scratch_gate_up_glu(const graph *g, const graph_op *op);
 int64_t cpu_scratch_gate_up_bwd(const graph *g, const graph_op *op);
 int64_t cpu_scratch_qkv_bwd(const graph *g, const graph_op *op);
+int64_t cpu_scratch_qkv_rope_bwd(const graph *g, const graph_op *op);
 int64_t cpu_scratch_norm_qkv_rope(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce_bwd(const graph *g, const graph_op *op);

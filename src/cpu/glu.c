@@ -47,14 +47,18 @@ void cpu_op_glu(const kernel_call *call) {
             call->op->attr.glu);
 }
 
-void cpu_op_glu_bwd(const kernel_call *call) {
-    const float *dy = call->in[0].data, *gate = call->in[1].data, *up = call->in[2].data;
-    float *dgate = call->out[0].data, *dup = call->out[1].data;
-    int64_t n = kernel_rows(call), F = call->in[0].cols;
-    bool silu = call->op->attr.glu == GLU_SILU;
+void cpu_glu_bwd(float *dgate, float *dup, const float *dy, const float *gate, const float *up, int64_t n, int64_t F,
+                 glu_kind kind) {
+    bool silu = kind == GLU_SILU;
 #pragma omp parallel for schedule(static)
     for (int64_t t = 0; t < n; t++) {
         int64_t at = t * F;
         (silu ? silu_bwd_row : gelu_bwd_row)(dgate + at, dup + at, dy + at, gate + at, up + at, F);
     }
+}
+
+void cpu_op_glu_bwd(const kernel_call *call) {
+    const tensor *in = call->in;
+    cpu_glu_bwd(call->out[0].data, call->out[1].data, in[0].data, in[1].data, in[2].data, kernel_rows(call), in[0].cols,
+                call->op->attr.glu);
 }

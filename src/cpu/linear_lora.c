@@ -1,5 +1,7 @@
 /* linear_lora.c - a linear with a low-rank adapter: y = x W' + bias + scale (x A') B', and its gradients.
  *
+ * With a residual: y += res, and rstd of the rows of that sum.  With gate and up, x = act(gate) up, and the gradient of
+ * x goes on to these, with dot = <dgate, gate> + <dup, up> by row.  Both may lack the adapter.
  * s = x A' is kept (unscaled) for dB; ds = scale dy B serves dx = dy W + ds A and dA = ds' x. */
 #include "cpu/cpu.h"
 
@@ -35,23 +37,38 @@ int64_t cpu_lora_scratch(const graph *g, vid x, const vid *weights, int n) {
 
 /* The products run one after the other and share their scratch. */
 int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op) {
-    if (op->kind == OP_linear_lora_bwd) return cpu_lora_scratch(g, op->in[LORA_BWD_DY], &op->in[LORA_BWD_W], 1);
+    if (op->kind == OP_linear_lora_bwd) {
+        int64_t lora = cpu_lora_scratch(g, op->in[LORA_BWD_DY], &op->in[LORA_BWD_W], 1);
+        vid gate = op->in[LORA_BWD_GATE]; /* dx is in the scratch */
+        return lora + (gate ? cpu_round(value_count(&g->values[gate])) : 0);
+    }
     int64_t most = cpu_linear_scratch(g, op->in[LORA_W], op->in[LORA_BIAS]);
     for (int i = LORA_A; i <= LORA_B; i++) most = larger(most, cpu_product_scratch(g, op->in[i]));
     return most;
 }
 
 void cpu_op_linear_lora(const kernel_call *call) {
-    const tensor *in = call->in;
-    float *y = call->out[0].data, *s = call->out[1].data;
-    int64_t n = kernel_rows(call);
-    cpu_linear(y, in[LORA_X].data, &in[LORA_W], &in[LORA_BIAS], n, call->out[0].add, call->scratch);
-    cpu_lora(y, s, in[LORA_X].data, &in[LORA_A], &in[LORA_B], n, call->op->attr.scale, call->scratch);
+    const tensor *in = call->in, *out = call->out;
+    float *y = out[LORA_Y].data;
+    int64_t n = kernel_rows(call), M = out[LORA_Y].cols;
+    cpu_linear(y, in[LORA_X].data, &in[LORA_W], &in[LORA_BIAS], n, out[LORA_Y].add, call->scratch);
+    if (in[LORA_A].data)
+        cpu_lora(y, out[LORA_S].data, in[LORA_X].data, &in[LORA_A], &in[LORA_B], n, call->op->attr.scale,
+                 call->scratch);
+    if (in[LORA_RES].data) cpu_add_rows(y, in[LORA_RES].data, y, n, M);
+    if (out[LORA_RSTD].data) cpu_rstd(out[LORA_RSTD].data, y, n, M, call->op->attr.eps);
 }
 
 void cpu_op_linear_lora_bwd(const kernel_call *call) {
-    const tensor *in = call->in, *out = call->out;
-    cpu_lora_grads to = {out[0].data, out[0].add, &out[1], &out[2]};
+    const tensor *in = call->in, *out = call->out, *gate = &in[LORA_BWD_GATE], *up = &in[LORA_BWD_UP];
+    float *scratch = call->scratch, *dgate = out[LORA_BWD_DGATE].data, *dup = out[LORA_BWD_DUP].data;
+    float *dx = gate->data ? cpu_take(&scratch, gate->rows * gate->cols) : out[0].data, *dot = out[LORA_BWD_DOT].data;
+    int64_t n = kernel_rows(call);
+    cpu_lora_grads to = {dx, out[0].add, &out[LORA_BWD_DA], &out[LORA_BWD_DB]};
     cpu_lora_bwd(&to, in[LORA_BWD_DY].data, in[LORA_BWD_X].data, &in[LORA_BWD_W], &in[LORA_BWD_A], &in[LORA_BWD_B],
-                 in[LORA_BWD_S].data, kernel_rows(call), call->op->attr.scale, call->scratch);
+                 in[LORA_BWD_S].data, n, call->op->attr.scale, scratch);
+    if (gate->data) cpu_glu_bwd(dgate, dup, dx, gate->data, up->data, n, gate->cols, call->op->attr.glu);
+    if (!dot) return;
+    cpu_row_dots(dot, dgate, gate->data, n, gate->cols, false);
+    cpu_row_dots(dot, dup, up->data, n, up->cols, true);
 }

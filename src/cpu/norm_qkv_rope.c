@@ -2,7 +2,9 @@
  * product (+ bias) (+ adapter), for q and k per-head norm where the model has one, then rope.
  *
  * Without b there is no sum and the norm reads a.  q0 and k0 are q and k before their norm.  Every step is the inner
- * function of the op it stands for.  qkv_bwd takes the gradients of the three products back to h and the adapters. */
+ * function of the op it stands for.  qkv_bwd takes the gradients of the three products back to x = h and the adapters.
+ * Folded, a is the residual stream with the rstd ra: h = a ra w is made in the scratch; qkv_rope_bwd turns the
+ * gradients of q and k back and sums z dz, and qkv_bwd gives the gradient of the stream. */
 #include "cpu/cpu.h"
 
 typedef struct {
@@ -29,6 +31,7 @@ int64_t cpu_scratch_norm_qkv_rope(const graph *g, const graph_op *op) {
     }
     const graph_value *freq = &g->values[op->in[NQR_FREQ]];
     int64_t table = cpu_round(g->values[op->in[NQR_A]].rows * freq->rows * freq->cols * 2);
+    if (op->in[NQR_RA]) fixed += cpu_round(value_count(&g->values[op->in[NQR_A]]));
     return fixed + table + most;
 }
 
@@ -48,12 +51,13 @@ void cpu_op_norm_qkv_rope(const kernel_call *call) {
     float *scratch = call->scratch;
     int64_t n = call->batch->rows, D = in[NQR_A].cols, d = call->op->attr.head_dim;
     const float *x = in[NQR_A].data, *w = cpu_vector(&in[NQR_W], &scratch);
-    float *table = cpu_take(&scratch, n * d), *h = out[NQR_H].data;
+    float *table = cpu_take(&scratch, n * d), *h = in[NQR_RA].data ? cpu_take(&scratch, n * D) : out[NQR_H].data;
     if (in[NQR_B].data) {
         cpu_add_rows(out[NQR_SUM].data, x, in[NQR_B].data, n, D);
         x = out[NQR_SUM].data;
     }
-    cpu_rms_norm(h, out[NQR_RSTD].data, x, w, n, 1, D, call->op->attr.eps);
+    if (in[NQR_RA].data) cpu_apply_norm(h, x, in[NQR_RA].data, w, n, D);
+    else cpu_rms_norm(h, out[NQR_RSTD].data, x, w, n, 1, D, call->op->attr.eps);
     cpu_rope_table(table, in[NQR_POS].data, in[NQR_FREQ].data, n, d);
     for (int p = 0; p < 3; p++) {
         project(call, &projections[p], h, scratch);
@@ -63,14 +67,42 @@ void cpu_op_norm_qkv_rope(const kernel_call *call) {
 }
 
 int64_t cpu_scratch_qkv_bwd(const graph *g, const graph_op *op) {
-    return cpu_lora_scratch(g, op->in[QKV_H], &op->in[QKV_WQ], 3);
+    return cpu_lora_scratch(g, op->in[QKV_X], &op->in[QKV_WQ], 3) +
+           cpu_folded_scratch(g, op->in[QKV_X], op->in[QKV_RSTD], op->in[QKV_NORM]);
 }
 
 void cpu_op_qkv_bwd(const kernel_call *call) {
     const tensor *in = call->in, *out = call->out;
+    const float *x = in[QKV_X].data;
+    float *dx = out[QKV_DX].data, *scratch = call->scratch;
+    int64_t n = call->batch->rows, D = in[QKV_X].cols;
+    cpu_folded f = {0};
+    if (in[QKV_RSTD].data) {
+        f = cpu_folded_open(&in[QKV_RSTD], x, &out[QKV_DX], n, D, &scratch);
+        x = f.h, dx = dx ? f.dh : NULL;
+    }
     for (int i = 0; i < 3; i++) {
-        cpu_lora_grads to = {out[QKV_DH].data, i > 0 || out[QKV_DH].add, &out[QKV_DAQ + 2 * i], &out[QKV_DBQ + 2 * i]};
-        cpu_lora_bwd(&to, in[QKV_DQ + i].data, in[QKV_H].data, &in[QKV_WQ + i], &in[QKV_AQ + 2 * i],
-                     &in[QKV_BQ + 2 * i], in[QKV_SQ + i].data, call->batch->rows, call->op->attr.scale, call->scratch);
+        cpu_lora_grads to = {dx, i > 0 || out[QKV_DX].add, &out[QKV_DAQ + 2 * i], &out[QKV_DBQ + 2 * i]};
+        cpu_lora_bwd(&to, in[QKV_DQ + i].data, x, &in[QKV_WQ + i], &in[QKV_AQ + 2 * i], &in[QKV_BQ + 2 * i],
+                     in[QKV_SQ + i].data, n, call->op->attr.scale, scratch);
+    }
+    if (f.h) cpu_folded_close(&f, in[QKV_X].data, n, D);
+}
+
+int64_t cpu_scratch_qkv_rope_bwd(const graph *g, const graph_op *op) {
+    return cpu_round(g->values[op->in[QRB_DQ]].rows * g->values[op->in[QRB_FREQ]].rows * 2);
+}
+
+void cpu_op_qkv_rope_bwd(const kernel_call *call) {
+    const tensor *in = call->in, *out = call->out;
+    float *scratch = call->scratch, *dot = out[QRB_DOT].data;
+    int64_t n = call->batch->rows, d = call->op->attr.head_dim;
+    float *table = cpu_take(&scratch, n * d);
+    cpu_rope_table(table, in[QRB_POS].data, in[QRB_FREQ].data, n, d);
+    for (int i = 0; i < 3; i++) {
+        const float *dz = in[QRB_DQ + i].data;
+        int64_t width = in[QRB_DQ + i].cols;
+        if (dot) cpu_row_dots(dot, dz, in[QRB_Q + i].data, n, width, i > 0);
+        if (i < 2) cpu_rope(out[QRB_DQ0 + i].data, dz, table, n, width / d, d, true);
     }
 }

@@ -5,21 +5,36 @@
 
 #include <math.h>
 
-SIMD_CLONES static float norm_slice(float *restrict y, const float *restrict x, const float *restrict w, int64_t d,
-                                    float eps) {
+SIMD_CLONES static float slice_rstd(const float *restrict x, int64_t d, float eps) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < d; j++) sum += x[j] * x[j];
-    float rstd = 1.0f / sqrtf(sum / (float)d + eps);
+    return 1.0f / sqrtf(sum / (float)d + eps);
+}
+
+SIMD_CLONES static void scale_slice(float *restrict y, const float *restrict x, const float *restrict w, float rstd,
+                                    int64_t d) {
     for (int64_t j = 0; j < d; j++) y[j] = x[j] * rstd * w[j];
-    return rstd;
 }
 
 /* y may be x itself only in the sense of equal buffers never being passed: callers keep both. */
 void cpu_rms_norm(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t slices, int64_t d,
                   float eps) {
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < rows * slices; i++) rstd[i] = norm_slice(y + i * d, x + i * d, w, d, eps);
+    for (int64_t i = 0; i < rows * slices; i++) {
+        rstd[i] = slice_rstd(x + i * d, d, eps);
+        scale_slice(y + i * d, x + i * d, w, rstd[i], d);
+    }
+}
+
+void cpu_rstd(float *rstd, const float *x, int64_t n, int64_t D, float eps) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) rstd[i] = slice_rstd(x + i * D, D, eps);
+}
+
+void cpu_apply_norm(float *h, const float *x, const float *rstd, const float *w, int64_t n, int64_t D) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) scale_slice(h + i * D, x + i * D, w, rstd[i], D);
 }
 
 int64_t cpu_scratch_rms_norm(const graph *g, const graph_op *op) {

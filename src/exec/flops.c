@@ -50,7 +50,8 @@ double op_flops(const graph *g, const graph_op *o, const batch_info *b, double p
     case OP_gate_up_bwd:
     case OP_qkv_bwd: { /* without dx: ds = dy B only */
         double all = matrix_elements(g, o->in, GRAPH_MAX_IN), adapters = gradient_elements(g, o);
-        return 2 * rows * ((o->out[0] ? all : adapters / 2) + adapters);
+        bool dx = o->out[0] || (o->kind == OP_linear_lora_bwd && o->out[LORA_BWD_DGATE]);
+        return 2 * rows * ((dx ? all : adapters / 2) + adapters);
     }
     default: return 0;
     }

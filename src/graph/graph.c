@@ -62,6 +62,7 @@ void graph_init(graph *g, dtype compute) {
 void graph_free(graph *g) {
     arrfree(g->values);
     arrfree(g->ops);
+    arrfree(g->notes);
     arena_free(&g->names);
     *g = (graph){0};
 }

@@ -46,18 +46,19 @@ typedef struct {
     int64_t storage_rows; /* rows of its storage when others lie below it; 0: rows */
     int owner;      /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
     bool elsewhere; /* ... and that is another one */
+    vid fold;       /* params: ops read their columns times this norm's weight (pass_layout); 0: as they are */
     vid working;    /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
 } graph_value;
 
 typedef enum { GLU_SILU, GLU_GELU_TANH } glu_kind;
 
 typedef struct {   /* all attributes an op may have; which are meant follows from op.kind */
-    float eps;     /* norms */
-    int head_dim;  /* rope, attention, norm_qkv_rope; rms_norm when it norms each head apart (else 0) */
+    float eps;     /* norms; linear_lora: of its rstd */
+    int head_dim;  /* rope, attention, norm_qkv_rope, qkv_rope_bwd; rms_norm when it norms each head apart (else 0) */
     int window;    /* attention: a row sees itself and window-1 rows before it; 0: all of its document */
     float scale;   /* scale: the factor; attention: softmax scale; linear_lora*, gate_up_glu, norm_qkv_rope: alpha/r */
     bool inverse;  /* rope: rotate back (its own backward) */
-    glu_kind glu;  /* glu, glu_bwd, gate_up_glu */
+    glu_kind glu;  /* glu, glu_bwd, gate_up_glu, linear_lora_bwd with a gate */
     float rate;    /* dropout */
     uint32_t salt; /* dropout: which mask of the step; equal salts give equal masks */
 } op_attr;
@@ -76,7 +77,8 @@ typedef struct {
     int n_forward; /* ops before this index are the forward half (set by pass_backward) */
     int layer;     /* what graph_emit stamps on new ops and values */
     bool backward;
-    dtype compute; /* type of activations: F32 on the CPU */
+    dtype compute;      /* type of activations: F32 on the CPU */
+    const char **notes; /* stb_ds array, texts in names: what pass_fold left as it was, and why */
     arena names;
 } graph;
 
@@ -119,16 +121,34 @@ vid g_cross_entropy(graph *g, vid logits, vid target);
 vid g_weighted_sum(graph *g, vid x, vid weight, const char *name);
 
 /* Operand positions of the ops that have many (see ops.def). */
-enum { LORA_X, LORA_W, LORA_BIAS, LORA_A, LORA_B };
-enum { GUG_X, GUG_WG, GUG_WU, GUG_AG, GUG_BG, GUG_AU, GUG_BU };
-enum { LORA_BWD_DY, LORA_BWD_X, LORA_BWD_W, LORA_BWD_A, LORA_BWD_B, LORA_BWD_S };
-enum { GUB_DGATE, GUB_DUP, GUB_X, GUB_WG, GUB_WU, GUB_AG, GUB_BG, GUB_AU, GUB_BU, GUB_SG, GUB_SU };
+enum { LORA_X, LORA_W, LORA_BIAS, LORA_A, LORA_B, LORA_RES };
+enum { LORA_Y, LORA_S, LORA_RSTD };
+enum { GUG_X, GUG_WG, GUG_WU, GUG_AG, GUG_BG, GUG_AU, GUG_BU, GUG_RSTD, GUG_NORM };
+enum { LORA_BWD_DY, LORA_BWD_X, LORA_BWD_W, LORA_BWD_A, LORA_BWD_B, LORA_BWD_S, LORA_BWD_GATE, LORA_BWD_UP };
+enum { LORA_BWD_DX, LORA_BWD_DA, LORA_BWD_DB, LORA_BWD_DGATE, LORA_BWD_DUP, LORA_BWD_DOT };
+enum {
+    GUB_DGATE,
+    GUB_DUP,
+    GUB_X,
+    GUB_WG,
+    GUB_WU,
+    GUB_AG,
+    GUB_BG,
+    GUB_AU,
+    GUB_BU,
+    GUB_SG,
+    GUB_SU,
+    GUB_RSTD,
+    GUB_NORM,
+    GUB_DOT,
+    GUB_DRES
+};
 enum { GUB_DX, GUB_DAG, GUB_DBG, GUB_DAU, GUB_DBU };
 enum {
     QKV_DQ,
     QKV_DK,
     QKV_DV,
-    QKV_H,
+    QKV_X,
     QKV_WQ,
     QKV_WK,
     QKV_WV,
@@ -140,9 +160,13 @@ enum {
     QKV_BV,
     QKV_SQ,
     QKV_SK,
-    QKV_SV
+    QKV_SV,
+    QKV_RSTD,
+    QKV_NORM,
+    QKV_DOT,
+    QKV_DRES
 };
-enum { QKV_DH, QKV_DAQ, QKV_DBQ, QKV_DAK, QKV_DBK, QKV_DAV, QKV_DBV };
+enum { QKV_DX, QKV_DAQ, QKV_DBQ, QKV_DAK, QKV_DBK, QKV_DAV, QKV_DBV };
 enum { GUG_Y, GUG_GATE, GUG_UP, GUG_SG, GUG_SU };
 enum {
     NQR_A,
@@ -163,7 +187,10 @@ enum {
     NQR_NORM_Q,
     NQR_NORM_K,
     NQR_POS,
-    NQR_FREQ
+    NQR_FREQ,
+    NQR_RA
 };
 enum { NQR_SUM, NQR_H, NQR_RSTD, NQR_Q, NQR_K, NQR_V, NQR_SQ, NQR_SK, NQR_SV, NQR_Q0, NQR_K0, NQR_RQ, NQR_RK };
+enum { QRB_DQ, QRB_DK, QRB_DV, QRB_Q, QRB_K, QRB_V, QRB_POS, QRB_FREQ };
+enum { QRB_DQ0, QRB_DK0, QRB_DOT };
 #endif

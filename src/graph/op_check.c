@@ -1,6 +1,8 @@
 /* op_check.c - reads an operand pattern such as "x[N,K] W[M,K] bias?[M]" beside the values of an op and solves for the
  * symbols: the first use of a symbol fixes its size, every later one must agree.  "H*d" fixes H when d is known (from
- * attr.head_dim), "d/2" and "N+1" are derived, "1" is itself. */
+ * attr.head_dim), "d/2" and "N+1" are derived, "1" is itself.
+ * Ops that have several forms (ops.def: folded ones) are told apart by which optional operands they have; these must
+ * be those of one form. */
 #include "graph/op_check.h"
 
 #include <ctype.h>
@@ -105,6 +107,48 @@ static bool check_list(solver *s, const graph *g, const char *pattern, const vid
     return true;
 }
 
+/* "a, b": both are there or neither. */
+static bool paired(solver *s, vid a, vid b, const char *names) {
+    if (!a == !b) return true;
+    snprintf(s->why, s->room, "of the operands %s one is absent", names);
+    return false;
+}
+
+/* b is there only where a is. */
+static bool needs(solver *s, vid b, vid a, const char *names) {
+    if (a || !b) return true;
+    snprintf(s->why, s->room, "of the operands %s the second is absent", names);
+    return false;
+}
+
+static bool check_form(solver *s, const graph_op *o) {
+    const vid *in = o->in, *out = o->out;
+    switch ((int)o->kind) {
+    case OP_linear_lora:
+        return paired(s, in[LORA_A], in[LORA_B], "A, B") && paired(s, in[LORA_A], out[LORA_S], "A, s") &&
+               needs(s, out[LORA_RSTD], in[LORA_RES], "rstd, res");
+    case OP_linear_lora_bwd:
+        return paired(s, in[LORA_BWD_A], in[LORA_BWD_B], "A, B") && paired(s, in[LORA_BWD_A], in[LORA_BWD_X], "A, x") &&
+               paired(s, in[LORA_BWD_GATE], in[LORA_BWD_UP], "gate, up") &&
+               paired(s, in[LORA_BWD_GATE], out[LORA_BWD_DGATE], "gate, dgate") &&
+               paired(s, in[LORA_BWD_GATE], out[LORA_BWD_DUP], "gate, dup") &&
+               needs(s, out[LORA_BWD_DOT], in[LORA_BWD_GATE], "dot, gate");
+    case OP_gate_up_glu: return paired(s, in[GUG_RSTD], in[GUG_NORM], "rstd, w");
+    case OP_gate_up_bwd:
+        return paired(s, in[GUB_RSTD], in[GUB_NORM], "rstd, w") && needs(s, in[GUB_DRES], in[GUB_DOT], "dres, dot") &&
+               needs(s, in[GUB_DOT], in[GUB_RSTD], "dot, rstd") &&
+               (!in[GUB_RSTD] || paired(s, out[GUB_DX], in[GUB_DOT], "dx, dot"));
+    case OP_norm_qkv_rope:
+        return paired(s, out[NQR_H], out[NQR_RSTD], "h, rstd") && paired(s, in[NQR_B], out[NQR_SUM], "b, sum") &&
+               paired(s, !in[NQR_RA], out[NQR_H], "ra, h") && needs(s, in[NQR_B], out[NQR_H], "b, h");
+    case OP_qkv_bwd:
+        return paired(s, in[QKV_RSTD], in[QKV_NORM], "rstd, w") && needs(s, in[QKV_DRES], in[QKV_DOT], "dres, dot") &&
+               needs(s, in[QKV_DOT], in[QKV_RSTD], "dot, rstd") &&
+               (!in[QKV_RSTD] || paired(s, out[QKV_DX], in[QKV_DOT], "dx, dot"));
+    default: return true;
+    }
+}
+
 bool op_check(const graph *g, const graph_op *op, char *why, size_t room) {
     solver s = {.why = why, .room = room};
     const char *in = op_inputs(op->kind), *out = op_outputs(op->kind);
@@ -116,5 +160,6 @@ bool op_check(const graph *g, const graph_op *op, char *why, size_t room) {
         in = "dy[N,H*d] x[N,H*d] w[d] rstd[N,H] dres?[N,H*d]";
         out = "dx?[N,H*d] dw?[d]";
     }
-    return check_list(&s, g, in, op->in, GRAPH_MAX_IN) && check_list(&s, g, out, op->out, GRAPH_MAX_OUT);
+    return check_list(&s, g, in, op->in, GRAPH_MAX_IN) && check_list(&s, g, out, op->out, GRAPH_MAX_OUT) &&
+           check_form(&s, op);
 }

@@ -24,6 +24,14 @@ static vid like(context *c, vid v) {
     return graph_add_value(c->g, ROLE_TEMP, t.type, t.rows, t.cols, "d.%s", t.name);
 }
 
+/* <dz, z> by row of an op that reads the residual stream and its norm apart (pass_fold); 0 when the stream's gradient
+ * is not wanted. */
+static vid row_dot(context *c, vid stream) {
+    if (!c->wants[stream]) return 0;
+    const char *name = c->g->values[stream].name;
+    return graph_add_value(c->g, ROLE_TEMP, DTYPE_F32, c->g->values[stream].rows, 1, "dot.%s", name);
+}
+
 /* Where the gradient of input v is to be written: a param's own gradient, a fresh temporary, or 0 when not wanted. */
 static vid target(context *c, vid v) {
     if (!v || !c->wants[v]) return 0;
@@ -108,14 +116,38 @@ static void bwd_add_rms_norm(context *c, graph_op o) {
 static void bwd_linear_lora(context *c, graph_op o) {
     assert(!c->wants[IN(LORA_W)] && !(IN(LORA_BIAS) && c->wants[IN(LORA_BIAS)]));
     vid dx = target(c, IN(LORA_X)), dA = target(c, IN(LORA_A)), dB = target(c, IN(LORA_B));
-    EMIT(OP_linear_lora_bwd, {GRAD(0), IN(LORA_X), IN(LORA_W), IN(LORA_A), IN(LORA_B), o.out[1]}, {dx, dA, dB},
+    vid x = IN(LORA_A) ? IN(LORA_X) : 0;
+    EMIT(OP_linear_lora_bwd, {GRAD(LORA_Y), x, IN(LORA_W), IN(LORA_A), IN(LORA_B), o.out[LORA_S]}, {dx, dA, dB},
          {.scale = o.attr.scale});
     give(c, IN(LORA_X), dx);
+    if (IN(LORA_RES) && c->wants[IN(LORA_RES)]) give(c, IN(LORA_RES), GRAD(LORA_Y));
+}
+
+/* The op that gave the gradient of a folded gate_up_glu's y (pass_fold made it the x of a linear_lora, and of nothing
+ * else) goes on to those of gate and up; dy itself never is. */
+static void pass_through_glu(context *c, graph_op o, vid dgate, vid dup, vid dot) {
+    for (int i = (int)arrlen(c->g->ops) - 1; i >= c->g->n_forward; i--) {
+        graph_op *down = &c->g->ops[i];
+        if (down->kind != OP_linear_lora_bwd || down->out[LORA_BWD_DX] != GRAD(GUG_Y)) continue;
+        down->in[LORA_BWD_GATE] = o.out[GUG_GATE], down->in[LORA_BWD_UP] = o.out[GUG_UP];
+        down->out[LORA_BWD_DX] = 0;
+        down->out[LORA_BWD_DGATE] = dgate, down->out[LORA_BWD_DUP] = dup, down->out[LORA_BWD_DOT] = dot;
+        down->attr.glu = o.attr.glu;
+        return;
+    }
+    assert(!"the y of a folded gate_up_glu goes into a linear_lora");
+}
+
+/* The gradient of the stream that an op reads beside its norm: what it had so far is in it. */
+static void take_over(context *c, vid stream, vid dx) {
+    if (dx) c->grad[stream] = dx;
 }
 
 static void bwd_gate_up_glu(context *c, graph_op o) {
     vid dgate = like(c, o.out[GUG_GATE]), dup = like(c, o.out[GUG_UP]), x = IN(GUG_X);
-    EMIT(OP_glu_bwd, {GRAD(GUG_Y), o.out[GUG_GATE], o.out[GUG_UP]}, {dgate, dup}, {.glu = o.attr.glu});
+    vid dot = IN(GUG_RSTD) ? row_dot(c, x) : 0;
+    if (IN(GUG_RSTD)) pass_through_glu(c, o, dgate, dup, dot);
+    else EMIT(OP_glu_bwd, {GRAD(GUG_Y), o.out[GUG_GATE], o.out[GUG_UP]}, {dgate, dup}, {.glu = o.attr.glu});
     if (c->wants[IN(GUG_WG)]) { /* full tuning */
         give(c, x, bwd_product(c, dgate, x, IN(GUG_WG), 0));
         give(c, x, bwd_product(c, dup, x, IN(GUG_WU), 0));
@@ -126,6 +158,13 @@ static void bwd_gate_up_glu(context *c, graph_op o) {
     for (int k = 0; k < 6; k++) b.in[GUB_WG + k] = IN(GUG_WG + k);
     for (int k = 0; k < 4; k++) b.out[GUB_DAG + k] = target(c, IN(GUG_AG + k));
     b.in[GUB_SG] = o.out[GUG_SG], b.in[GUB_SU] = o.out[GUG_SU];
+    if (IN(GUG_RSTD)) {
+        b.in[GUB_RSTD] = IN(GUG_RSTD), b.in[GUB_NORM] = IN(GUG_NORM), b.in[GUB_DOT] = dot;
+        b.in[GUB_DRES] = dot ? c->grad[x] : 0;
+        graph_emit(c->g, b);
+        take_over(c, x, dx);
+        return;
+    }
     graph_emit(c->g, b);
     give(c, x, dx);
 }
@@ -140,7 +179,33 @@ static vid bwd_rotated(context *c, graph_op o, vid dy, vid before_norm, vid norm
     return dx;
 }
 
+/* qkv_bwd of the gradients d of the three products. */
+static graph_op qkv_bwd_op(context *c, graph_op o, const vid d[3], vid x, vid dx) {
+    graph_op b = {OP_qkv_bwd, {d[0], d[1], d[2], x}, {dx}, {.scale = o.attr.scale}};
+    for (int i = 0; i < 3; i++) b.in[QKV_WQ + i] = IN(NQR_WQ + i), b.in[QKV_SQ + i] = o.out[NQR_SQ + i];
+    for (int i = 0; i < 6; i++) b.in[QKV_AQ + i] = IN(NQR_AQ + i), b.out[QKV_DAQ + i] = target(c, IN(NQR_AQ + i));
+    return b;
+}
+
+/* Rope turns z and dz alike, so that their product may be taken behind it. */
+static void bwd_folded_qkv(context *c, graph_op o) {
+    vid x = IN(NQR_A), dot = row_dot(c, x);
+    vid d[3] = {like(c, o.out[NQR_Q]), like(c, o.out[NQR_K]), GRAD(NQR_V)};
+    EMIT(OP_qkv_rope_bwd,
+         {GRAD(NQR_Q), GRAD(NQR_K), GRAD(NQR_V), o.out[NQR_Q], o.out[NQR_K], o.out[NQR_V], IN(NQR_POS), IN(NQR_FREQ)},
+         {d[0], d[1], dot}, {.head_dim = o.attr.head_dim});
+    graph_op b = qkv_bwd_op(c, o, d, x, target(c, x));
+    b.in[QKV_RSTD] = IN(NQR_RA), b.in[QKV_NORM] = IN(NQR_W), b.in[QKV_DOT] = dot;
+    b.in[QKV_DRES] = dot ? c->grad[x] : 0;
+    graph_emit(c->g, b);
+    take_over(c, x, b.out[QKV_DX]);
+}
+
 static void bwd_norm_qkv_rope(context *c, graph_op o) {
+    if (IN(NQR_RA)) {
+        bwd_folded_qkv(c, o);
+        return;
+    }
     vid d[3] = {bwd_rotated(c, o, GRAD(NQR_Q), o.out[NQR_Q0], IN(NQR_NORM_Q), o.out[NQR_RQ]),
                 bwd_rotated(c, o, GRAD(NQR_K), o.out[NQR_K0], IN(NQR_NORM_K), o.out[NQR_RK]), GRAD(NQR_V)};
     vid h = o.out[NQR_H], x = o.out[NQR_SUM] ? o.out[NQR_SUM] : IN(NQR_A);
@@ -149,11 +214,9 @@ static void bwd_norm_qkv_rope(context *c, graph_op o) {
     if (c->wants[IN(NQR_WQ)]) { /* full tuning */
         for (int i = 0; i < 3; i++) give(c, h, bwd_product(c, d[i], h, IN(NQR_WQ + i), IN(NQR_BIAS_Q + i)));
     } else {
-        graph_op b = {OP_qkv_bwd, {d[0], d[1], d[2], h}, {target(c, h)}, {.scale = o.attr.scale}};
-        for (int i = 0; i < 3; i++) b.in[QKV_WQ + i] = IN(NQR_WQ + i), b.in[QKV_SQ + i] = o.out[NQR_SQ + i];
-        for (int i = 0; i < 6; i++) b.in[QKV_AQ + i] = IN(NQR_AQ + i), b.out[QKV_DAQ + i] = target(c, IN(NQR_AQ + i));
-        graph_emit(c->g, b);
-        give(c, h, b.out[QKV_DH]);
+        vid dh = target(c, h);
+        graph_emit(c->g, qkv_bwd_op(c, o, d, h, dh));
+        give(c, h, dh);
     }
     if (!c->wants[h]) return;
     vid dx = target(c, x), dw = target(c, IN(NQR_W));

@@ -196,34 +196,36 @@ static const struct {
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
 
-/* Sets on[] from "all" or a list of rule names with commas. */
-static bool choose_rules(bool on[N_RULES], const char *list, failure *f) {
-    for (int r = 0; r < N_RULES; r++) on[r] = strcmp(list, "all") == 0;
-    if (on[0]) return true;
-    const char *names[N_RULES];
-    for (int r = 0; r < N_RULES; r++) names[r] = rules[r].name;
+/* Sets on[] and *fold from a list of rule names with commas; "all" is every rule but fold. */
+static bool choose_rules(bool on[N_RULES], bool *fold, const char *list, failure *f) {
+    enum { ALL = N_RULES, FOLD, N_NAMES };
+    const char *names[N_NAMES] = {[ALL] = "all", [FOLD] = "fold"};
+    for (int r = 0; r < N_RULES; r++) names[r] = rules[r].name, on[r] = false;
+    *fold = false;
     while (*list) {
         char word[64] = {0};
         size_t n = strcspn(list, ",");
         memcpy(word, list, n < sizeof word ? n : sizeof word - 1);
         list += n + (list[n] == ',');
         int found = -1;
-        for (int r = 0; r < N_RULES; r++)
+        for (int r = 0; r < N_NAMES; r++)
             if (strcmp(word, names[r]) == 0) found = r;
-        const char *near = text_nearest(word, names, N_RULES);
+        const char *near = text_nearest(word, names, N_NAMES);
         if (found < 0)
             return fail(f, FAIL_INPUT,
                         "fuse_rules: \"%s\" is no rule; there are all, linear_lora, norm_qkv_rope, "
-                        "gate_up_glu, add_rms_norm, linear_ce%s%s",
+                        "gate_up_glu, add_rms_norm, linear_ce, fold%s%s",
                         word, near ? "; nearest: " : "", near ? near : "");
-        on[found] = true;
+        *fold |= found == FOLD;
+        for (int r = 0; r < N_RULES; r++)
+            on[r] |= found == ALL || strcmp(word, names[r]) == 0; /* a name may be twice */
     }
     return true;
 }
 
-bool pass_fuse(graph *g, const char *list, failure *f) {
-    bool on[N_RULES];
-    TRY(choose_rules(on, list, f));
+bool pass_fuse(graph *g, const char *list, op_served serves, failure *f) {
+    bool on[N_RULES], fold;
+    TRY(choose_rules(on, &fold, list, f));
     size_t n_values = (size_t)arrlen(g->values);
     context c = {g, xcalloc(n_values, sizeof(int)), xcalloc(n_values, sizeof(int))};
     for (int r = 0; r < N_RULES; r++) {
@@ -238,6 +240,7 @@ bool pass_fuse(graph *g, const char *list, failure *f) {
     for (int i = 0; i < arrlen(g->ops); i++)
         if (g->ops[i].kind != OP_COUNT) g->ops[n++] = g->ops[i];
     arrsetlen(g->ops, n);
+    if (fold) pass_fold(g, serves);
     free(c.producer);
     free(c.uses);
     return true;

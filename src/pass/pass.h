@@ -28,9 +28,15 @@ bool pass_lora(graph *g, const lora_options *o, failure *f);
 /* Full tuning: every param trains, with float32 master weights. */
 void pass_full(graph *g);
 
+/* Whether a backend has kernels for an op at its operands' shapes, of the forward op and of its way back; where not,
+ * *why says so (a constant text). NULL: for all. */
+typedef bool (*op_served)(const graph *g, const graph_op *op, const char **why);
+
 /* Rewrites chains into fused ops, before pass_backward, so that each brings its own backward rule. `rules` is a comma
- * list of rule names or "all". */
-bool pass_fuse(graph *g, const char *rules, failure *f);
+ * list of rule names; "all" stands for every rule but fold, which is pass_fold. */
+bool pass_fuse(graph *g, const char *rules, op_served serves, failure *f);
+/* Lets frozen norms dissolve into the products around them; what stays as it was is said in g->notes. */
+void pass_fold(graph *g, op_served serves);
 
 /* Appends the backward ops of everything between a trainable param and `nll`, whose gradient is the value `seed`. */
 void pass_backward(graph *g, vid nll, vid seed);

@@ -44,7 +44,8 @@ static bool cheap_form(const graph_op *o, vid v, graph_op *again) {
 }
 
 /* The op again, as much of it as `needed` asks for. A fused residual add is not repeated: its sum is what crosses the
- * layer's edge. Of the last product of a layer only the adapter's s is needed. */
+ * layer's edge. Of the last product of a layer only the adapter's s is needed (folded, its y and rstd are the stream
+ * that crosses the edge). */
 static graph_op full_form(const graph_op *o, const bool *needed) {
     graph_op again = *o;
     if (o->kind == OP_linear_lora && !needed[o->out[0]])

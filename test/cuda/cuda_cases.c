@@ -76,6 +76,9 @@ const op_case cuda_cases[] = {
      .absent = " bq bk bv wq wk q0 k0 rq rk ", .attr = {.eps = 1e-5f, .head_dim = 64, .scale = 2}},
     {OP_norm_qkv_rope, "N=140 D=256 H=4 G=2 d=64 R=16", .attr = {.eps = 1e-5f, .head_dim = 64, .scale = 2}},
     {OP_qkv_bwd, "N=140 D=256 H=4 G=2 d=64 R=16", .rows = 133, ADD, .attr = {.scale = 2}},
+    {OP_qkv_rope_bwd, "N=140 H=4 G=2 d=64", .rows = 133, .docs = 2, .attr = {.head_dim = 64}},
+    {OP_qkv_rope_bwd, "N=33 H=32 G=8 d=128", .attr = {.head_dim = 128}},
+    {OP_qkv_rope_bwd, "N=9 H=3 G=1 d=256", .absent = " dot ", .attr = {.head_dim = 256}},
     {OP_linear_ce, "N=100 D=256 V=4000", .rows = 97},
     {OP_linear_ce_bwd, "N=100 D=256 V=4000", .rows = 97, ADD},
 };

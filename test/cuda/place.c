@@ -67,8 +67,8 @@ bool holds_state(const operand *o) { return strstr(o->name, "cache") != NULL; }
 
 /* As graph.c and the passes make them: statistics, rope frequencies and gradients of params are float32. */
 dtype device_type(op_kind kind, const operand *o, bool out, dtype compute) {
-    static const char *const exact[] = {"rstd", "lse", "nll", "dnll", "weight", "freq",
-                                        "rq",   "rk",  "dW",  "dw",   "dbias"};
+    static const char *const exact[] = {"rstd", "ra", "dot", "lse", "nll", "dnll", "weight",
+                                        "freq", "rq", "rk",  "dW",  "dw",  "dbias"};
     if (o->type == DTYPE_I32) return DTYPE_I32;
     if (kind == OP_weighted_sum || kind == OP_all_reduce) return DTYPE_F32;
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
@@ -113,8 +113,17 @@ static tensor *tensor_at(device_call *d, int i) {
 
 /* Outputs that may lie in the place of an input: {kind, output, input}. */
 static const int in_place[][3] = {
-    {OP_rope, 0, 0},    {OP_add, 0, 1},     {OP_scale, 0, 0},        {OP_dropout, 0, 0},           {OP_glu, 0, 0},
-    {OP_glu_bwd, 0, 1}, {OP_glu_bwd, 1, 2}, {OP_rms_norm_bwd, 0, 4}, {OP_cross_entropy_bwd, 0, 1},
+    {OP_rope, 0, 0},
+    {OP_add, 0, 1},
+    {OP_scale, 0, 0},
+    {OP_dropout, 0, 0},
+    {OP_glu, 0, 0},
+    {OP_qkv_rope_bwd, 0, 0},
+    {OP_qkv_rope_bwd, 1, 1},
+    {OP_glu_bwd, 0, 1},
+    {OP_glu_bwd, 1, 2},
+    {OP_rms_norm_bwd, 0, 4},
+    {OP_cross_entropy_bwd, 0, 1},
 };
 
 static int input_under(const device_call *d, int output) {
@@ -130,6 +139,7 @@ static bool is_product(op_kind kind) {
 }
 
 static bool has_layout(const device_call *d) {
+    if (d->set->c->folded) return d->layout == PACKED; /* weights lie folded, which pass_layout says */
     if (d->layout == DENSE || d->layout == STRIDED) return true;
     if (d->layout == PACKED) return is_product(d->set->kind);
     for (int k = 0; k < d->set->n_out; k++)

@@ -51,9 +51,24 @@ static int64_t size_of(const op_case *c, const char *expr) {
     }
 }
 
-static bool is_absent(const op_case *c, const char *name) {
+/* Which operands the folded form alone has, and which it has not. */
+static const struct {
+    op_kind kind;
+    const char *folded, *plain;
+} forms[] = {
+    {OP_linear_lora, " res rstd ", " "},
+    {OP_linear_lora_bwd, " gate up dgate dup dot ", " dx "},
+    {OP_gate_up_glu, " rstd w ", " "},
+    {OP_gate_up_bwd, " rstd w dot dres ", " "},
+    {OP_norm_qkv_rope, " ra ", " b bq bk bv wq wk sum h rstd q0 k0 rq rk "},
+    {OP_qkv_bwd, " rstd w dot dres ", " "},
+};
+
+static bool is_absent(const op_case *c, op_kind kind, const char *name) {
     char word[20];
     snprintf(word, sizeof word, " %s ", name);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (forms[i].kind == kind && strstr(c->folded ? forms[i].plain : forms[i].folded, word)) return true;
     return c->absent && strstr(c->absent, word);
 }
 
@@ -72,11 +87,12 @@ static dtype type_of(const op_case *c, const char *name) {
 }
 
 /* Reads one operand of a pattern and returns where the next begins. */
-static const char *read_operand(operand *o, const op_case *c, const char *p, int64_t real) {
+static const char *read_operand(operand *o, const op_case *c, op_kind kind, const char *p, int64_t real) {
     char name[16] = {0}, dims[2][8] = {{0}};
     p += strspn(p, " ");
     size_t n = strcspn(p, "?[");
     memcpy(name, p, n);
+    bool optional = p[n] == '?';
     p = strchr(p, '[') + 1;
     int dim = 0;
     for (n = 0; *p != ']'; p++) {
@@ -87,7 +103,7 @@ static const char *read_operand(operand *o, const op_case *c, const char *p, int
     memcpy(o->name, name, sizeof name);
     memcpy(o->row_symbol, dims[0], sizeof o->row_symbol);
     o->real = strcmp(dims[0], "N") == 0 ? real : o->rows;
-    if (!is_absent(c, name)) o->value = xcalloc((size_t)(o->rows * o->cols), sizeof(double));
+    if (!optional || !is_absent(c, kind, name)) o->value = xcalloc((size_t)(o->rows * o->cols), sizeof(double));
     return p + 1;
 }
 
@@ -127,6 +143,18 @@ static void fill(operand *o, const operand_set *s) {
     }
 }
 
+/* The rstd that a folded form reads is its x's. */
+static void fill_rstd(operand_set *s) {
+    operand *rstd = operand_find(s->in, s->n_in, s->kind == OP_norm_qkv_rope ? "ra" : "rstd");
+    const operand *x = operand_find(s->in, s->n_in, s->kind == OP_norm_qkv_rope ? "a" : "x");
+    if (!s->c->folded || !rstd) return;
+    for (int64_t t = 0; t < x->real; t++) {
+        double sum = 0;
+        for (int64_t j = 0; j < x->cols; j++) sum += x->value[t * x->cols + j] * x->value[t * x->cols + j];
+        rstd->value[t] = round_to(DTYPE_F32, 1 / sqrt(sum / (double)x->cols + (double)s->c->attr.eps));
+    }
+}
+
 /* Uneven documents: 1, then growing shares. */
 static void cut_documents(operand_set *s) {
     int docs = s->c->docs ? s->c->docs : 1, rows = s->batch.rows;
@@ -156,11 +184,12 @@ void operands_make(operand_set *s, const op_case *c, op_kind kind) {
     s->n_in = op_operands(op_inputs(kind));
     s->n_out = op_operands(op_outputs(kind));
     const char *p = pattern(c, kind, true);
-    for (int i = 0; i < s->n_in; i++) p = read_operand(&s->in[i], c, p, real);
+    for (int i = 0; i < s->n_in; i++) p = read_operand(&s->in[i], c, kind, p, real);
     p = pattern(c, kind, false);
-    for (int i = 0; i < s->n_out; i++) p = read_operand(&s->out[i], c, p, real);
+    for (int i = 0; i < s->n_out; i++) p = read_operand(&s->out[i], c, kind, p, real);
     if (kind == OP_gather) s->batch.labels = (int)s->out[0].rows;
     for (int i = 0; i < s->n_in; i++) fill(&s->in[i], s);
+    fill_rstd(s);
     operands_count_labels(s);
     for (int i = 0; i < s->n_out; i++) /* the caches hold earlier rows */
         if (s->out[i].value && strstr(s->out[i].name, "cache")) fill(&s->out[i], s);

@@ -13,6 +13,7 @@ typedef struct {
     int docs;           /* documents; 0: 1 */
     dtype weight;       /* stored type of W, w and biases */
     const char *absent; /* optional operands that are left out: " bias Ag Bg " */
+    bool folded;        /* the form of pass/fold.c: with the operands that only it has, without those it has not */
     bool add;           /* outputs are added to (all that have the float type) */
     bool no_labels;     /* every target is -100 */
     bool evaluation;    /* batch.training is false */
@@ -56,8 +57,10 @@ uint64_t random_bits(void);
 void random_seed(uint64_t seed);
 
 /* reference.c: forward ops in double, plain loops */
-bool reference_has(op_kind kind);
+bool reference_has(const op_case *c);
 op_kind forward_of(op_kind kind); /* the forward op that `kind` is the gradient of; OP_COUNT: none */
+/* x of `to` = act(gate) up of `from`, where that is a folded linear_lora_bwd */
+void reference_through_glu(operand_set *to, operand_set *from);
 void reference_run(operand_set *s);
 
 /* complete.c and perf.c */

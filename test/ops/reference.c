@@ -1,5 +1,6 @@
 /* reference.c - every forward op (and qkv_bwd) in double, by its definition: what kernels are held against, and what
- * the backward kernels' finite differences are taken of. */
+ * the backward kernels' finite differences are taken of.  The folded forms' forward ops take the norm of x itself, so
+ * that differences go through it. */
 #include "base/rng.h"
 #include "ops/ops.h"
 
@@ -121,26 +122,66 @@ static void norm_qkv_rope(operand_set *s) {
     const double *x = V("a"), *b = V("b");
     for (int64_t i = 0; b && i < n * D; i++) V("sum")[i] = x[i] + b[i];
     if (b) x = V("sum");
-    rms_norm(V("h"), V("rstd"), x, V("w"), n, D, (double)s->c->attr.eps);
+    double *folded =
+        V("ra") ? calloc((size_t)(n * (D + 1)), sizeof *folded) : NULL; /* its own rstd: of x as it is now */
+    double *h = folded ? folded : V("h"), *rstd = folded ? folded + n * D : V("rstd");
+    rms_norm(h, rstd, x, V("w"), n, D, (double)s->c->attr.eps);
     for (int p = 0; p < 3; p++) {
         const char *const *at = names[p];
         int64_t heads = DIM(p ? "G" : "H");
         double *y = V(at[5]), *w = V(at[4]), *before = w ? V(at[7]) : y;
-        linear(before, V("h"), V(at[0]), V(at[1]), n, D, heads * d);
-        adapter(before, V(at[6]), V("h"), V(at[2]), V(at[3]), n, D, heads * d, DIM("R"), (double)s->c->attr.scale);
+        linear(before, h, V(at[0]), V(at[1]), n, D, heads * d);
+        adapter(before, V(at[6]), h, V(at[2]), V(at[3]), n, D, heads * d, DIM("R"), (double)s->c->attr.scale);
         if (w) rms_norm(y, V(at[8]), before, w, n * heads, d, (double)s->c->attr.eps);
         if (p < 2) rope(y, y, V("pos"), V("freq"), n, heads, d, false);
     }
+    free(folded);
 }
 
 static void gate_up_glu(operand_set *s) {
     int64_t n = s->batch.rows, K = DIM("K"), F = DIM("F"), R = DIM("R");
     double scale = (double)s->c->attr.scale;
-    linear(V("gate"), V("x"), V("Wg"), NULL, n, K, F);
-    adapter(V("gate"), V("sg"), V("x"), V("Ag"), V("Bg"), n, K, F, R, scale);
-    linear(V("up"), V("x"), V("Wu"), NULL, n, K, F);
-    adapter(V("up"), V("su"), V("x"), V("Au"), V("Bu"), n, K, F, R, scale);
+    double *folded = V("rstd") ? calloc((size_t)(n * (K + 1)), sizeof *folded) : NULL;
+    const double *x = folded ? folded : V("x");
+    if (folded) rms_norm(folded, folded + n * K, V("x"), V("w"), n, K, (double)s->c->attr.eps);
+    linear(V("gate"), x, V("Wg"), NULL, n, K, F);
+    adapter(V("gate"), V("sg"), x, V("Ag"), V("Bg"), n, K, F, R, scale);
+    linear(V("up"), x, V("Wu"), NULL, n, K, F);
+    adapter(V("up"), V("su"), x, V("Au"), V("Bu"), n, K, F, R, scale);
     glu(V("y"), V("gate"), V("up"), n * F, s->c->attr.glu);
+    free(folded);
+}
+
+static void linear_lora(operand_set *s) {
+    int64_t n = s->batch.rows, M = DIM("M");
+    double *y = V("y"), *res = V("res"), *rstd = V("rstd");
+    linear(y, V("x"), V("W"), V("bias"), n, DIM("K"), M);
+    if (V("A")) adapter(y, V("s"), V("x"), V("A"), V("B"), n, DIM("K"), M, DIM("R"), (double)s->c->attr.scale);
+    for (int64_t i = 0; res && i < n * M; i++) y[i] += res[i];
+    for (int64_t t = 0; rstd && t < n; t++) {
+        double sum = 0;
+        for (int64_t j = 0; j < M; j++) sum += y[t * M + j] * y[t * M + j];
+        rstd[t] = 1 / sqrt(sum / (double)M + (double)s->c->attr.eps);
+    }
+}
+
+void reference_through_glu(operand_set *to, operand_set *from) {
+    const operand *gate = operand_find(from->in, from->n_in, "gate");
+    if (gate && from->kind == OP_linear_lora_bwd)
+        glu(value_of(to, "x"), gate->value, value_of(from, "up"), gate->real * gate->cols, from->c->attr.glu);
+}
+
+static void qkv_rope_bwd(operand_set *s) {
+    static const char *const names[3][3] = {{"dq", "q", "dq0"}, {"dk", "k", "dk0"}, {"dv", "v", ""}};
+    int64_t n = s->batch.rows, d = DIM("d");
+    double *dot = V("dot");
+    if (dot) memset(dot, 0, (size_t)n * sizeof *dot);
+    for (int p = 0; p < 3; p++) {
+        int64_t heads = DIM(p ? "G" : "H"), width = heads * d;
+        const double *dz = V(names[p][0]), *z = V(names[p][1]);
+        for (int64_t i = 0; dot && i < n * width; i++) dot[i / width] += dz[i] * z[i];
+        if (p < 2) rope(V(names[p][2]), dz, V("pos"), V("freq"), n, heads, d, true);
+    }
 }
 
 /* C[m,k] = scale * sum over t of a[t,m] b[t,k] */
@@ -160,7 +201,7 @@ static void product_bwd(operand_set *s, const char *q, int64_t M) {
     for (int i = 0; i < 7; i++) snprintf(names[i], sizeof names[i], "%s%s", before[i], q);
     int64_t n = s->batch.rows, D = DIM("D"), R = DIM("R");
     const double *dy = V(names[0]), *W = V(names[1]), *A = V(names[2]), *B = V(names[3]);
-    double scale = (double)s->c->attr.scale, *ds = calloc((size_t)(n * R), sizeof *ds), *dh = V("dh");
+    double scale = (double)s->c->attr.scale, *ds = calloc((size_t)(n * R), sizeof *ds), *dh = V("dx");
     for (int64_t t = 0; B && t < n; t++)
         for (int64_t m = 0; m < M; m++)
             for (int64_t r = 0; r < R; r++) ds[t * R + r] += scale * dy[t * M + m] * B[m * R + r];
@@ -169,14 +210,14 @@ static void product_bwd(operand_set *s, const char *q, int64_t M) {
             for (int64_t m = 0; m < M; m++) dh[t * D + k] += dy[t * M + m] * W[m * D + k];
             for (int64_t r = 0; A && r < R; r++) dh[t * D + k] += ds[t * R + r] * A[r * D + k];
         }
-    if (A) outer(V(names[5]), ds, V("h"), n, R, D, 1);
+    if (A) outer(V(names[5]), ds, V("x"), n, R, D, 1);
     if (B) outer(V(names[6]), dy, V(names[4]), n, M, R, scale);
     free(ds);
 }
 
 static void qkv_bwd(operand_set *s) {
     int64_t H = DIM("H") * DIM("d"), G = DIM("G") * DIM("d");
-    double *dh = V("dh");
+    double *dh = V("dx");
     if (dh) memset(dh, 0, (size_t)(s->batch.rows * DIM("D")) * sizeof *dh);
     product_bwd(s, "q", H);
     product_bwd(s, "k", G);
@@ -239,14 +280,17 @@ op_kind forward_of(op_kind kind) {
     case OP_cross_entropy_bwd: return OP_cross_entropy;
     case OP_linear_lora_bwd: return OP_linear_lora;
     case OP_gate_up_bwd: return OP_gate_up_glu;
+    case OP_qkv_bwd: return OP_norm_qkv_rope; /* its folded form; without rope: run.c */
     case OP_linear_ce_bwd: return OP_linear_ce;
     default: return OP_COUNT;
     }
 }
 
-bool reference_has(op_kind kind) {
+bool reference_has(const op_case *c) {
+    op_kind kind = c->kind;
     return kind < OP_embed_bwd || kind == OP_add_rms_norm || kind == OP_linear_lora || kind == OP_gate_up_glu ||
-           kind == OP_norm_qkv_rope || kind == OP_qkv_bwd || kind == OP_linear_ce || kind == OP_all_reduce;
+           kind == OP_norm_qkv_rope || (kind == OP_qkv_bwd && !c->folded) || kind == OP_qkv_rope_bwd ||
+           kind == OP_linear_ce || kind == OP_all_reduce;
 }
 
 static void norms(operand_set *s) {
@@ -267,10 +311,7 @@ void reference_run(operand_set *s) {
     case OP_rms_norm:
     case OP_add_rms_norm: norms(s); break;
     case OP_linear: linear(V("y"), V("x"), V("W"), V("bias"), n, DIM("K"), DIM("M")); break;
-    case OP_linear_lora:
-        linear(V("y"), V("x"), V("W"), V("bias"), n, DIM("K"), DIM("M"));
-        adapter(V("y"), V("s"), V("x"), V("A"), V("B"), n, DIM("K"), DIM("M"), DIM("R"), (double)s->c->attr.scale);
-        break;
+    case OP_linear_lora: linear_lora(s); break;
     case OP_rope: rope(V("y"), V("x"), V("pos"), V("freq"), n, DIM("H"), DIM("d"), s->c->attr.inverse); break;
     case OP_attention: attention(s, V("k"), V("v"), NULL); break;
     case OP_attention_cached: attention_cached(s); break;
@@ -279,6 +320,7 @@ void reference_run(operand_set *s) {
     case OP_gate_up_glu: gate_up_glu(s); break;
     case OP_norm_qkv_rope: norm_qkv_rope(s); break;
     case OP_qkv_bwd: qkv_bwd(s); break;
+    case OP_qkv_rope_bwd: qkv_rope_bwd(s); break;
     case OP_linear_ce: linear_ce(s); break;
     case OP_cross_entropy:
         for (int64_t t = 0; t < n; t++)

@@ -235,6 +235,7 @@ static operand *upstream(operand_set *b, const char *name) {
 }
 
 static double loss(operand_set *f, operand_set *b) {
+    reference_through_glu(f, b);
     reference_run(f);
     double sum = 0;
     for (int k = 0; k < f->n_out; k++) {
@@ -244,18 +245,42 @@ static double loss(operand_set *f, operand_set *b) {
     return sum;
 }
 
+/* The forward op's name of an operand: the stream that norm_qkv_rope reads is x behind it. */
+static const char *forward_name(const operand_set *b, const char *name) {
+    bool stream = b->kind == OP_qkv_bwd && strcmp(name, "x") == 0,
+         rstd = b->kind == OP_qkv_bwd && strcmp(name, "rstd") == 0;
+    return stream ? "a" : rstd ? "ra" : name;
+}
+
+/* <z, dz> over all outputs z of the forward op, by row. */
+static void fill_dot(operand_set *b, operand_set *f) {
+    operand *dot = operand_find(b->in, b->n_in, "dot");
+    for (int64_t t = 0; dot && t < dot->real; t++) {
+        dot->value[t] = 0;
+        for (int k = 0; k < f->n_out; k++) {
+            const operand *z = &f->out[k], *d = upstream(b, z->name);
+            for (int64_t j = 0; d && j < z->cols; j++)
+                dot->value[t] += z->value[t * z->cols + j] * d->value[t * z->cols + j];
+        }
+    }
+}
+
 /* Gives the backward op's inputs the forward's values. */
 static void share_values(operand_set *b, operand_set *f) {
+    operand *pos = operand_find(f->in, f->n_in, "pos");
+    for (int64_t t = 0; b->kind == OP_qkv_bwd && t < pos->real; t++) pos->value[t] = 0; /* qkv_bwd is behind the rope */
+    reference_through_glu(f, b);
     reference_run(f);
     for (int i = 0; i < b->n_in; i++) {
         operand *to = &b->in[i];
-        const double *from = value_of(f, to->name);
+        const double *from = value_of(f, forward_name(b, to->name));
         if (from && to->value) memcpy(to->value, from, (size_t)(to->real * to->cols) * sizeof *from);
     }
     operands_count_labels(b);
+    fill_dot(b, f);
 }
 
-/* dL/d(element i of forward input x), plus the residual gradient that rms_norm_bwd adds. */
+/* dL/d(element i of input x of the forward op or what is before it), plus the residual gradient that norms add. */
 static double difference(operand_set *f, operand_set *b, operand *x, int64_t i) {
     const double step = 1e-5, at = x->value[i];
     x->value[i] = at + step;
@@ -263,12 +288,13 @@ static double difference(operand_set *f, operand_set *b, operand *x, int64_t i) 
     x->value[i] = at - step;
     double down = loss(f, b);
     x->value[i] = at;
-    const double *dres = strcmp(x->name, "x") == 0 ? value_of(b, "dres") : NULL;
+    const double *dres = strcmp(x->name, forward_name(b, "x")) == 0 ? value_of(b, "dres") : NULL;
     return (up - down) / (2 * step) + (dres ? dres[i] : 0);
 }
 
 static int check_gradient(prepared *p, operand_set *f, int k) {
-    operand *out = &p->set->out[k], *x = operand_find(f->in, f->n_in, out->name + 1);
+    operand *out = &p->set->out[k], *x = operand_find(f->in, f->n_in, forward_name(p->set, out->name + 1));
+    if (!x) x = operand_find(p->set->in, p->set->n_in, out->name + 1); /* gate and up, of which x is made */
     if (!x) return complain(p->set, "%s: no such input of the forward op%s", out->name, "");
     int64_t n = out->real * out->cols, most = p->set->c->samples ? p->set->c->samples : SAMPLES;
     int64_t samples = n < most ? n : most;
@@ -288,11 +314,26 @@ static int check_gradient(prepared *p, operand_set *f, int k) {
     return bad;
 }
 
+/* dot against the gradients that the kernel gave beside it. */
+static int check_dot(const prepared *p, int k) {
+    static const char *const pairs[2][2] = {{"dgate", "gate"}, {"dup", "up"}};
+    operand_set *s = p->set;
+    operand *dot = &s->out[k];
+    memset(dot->value, 0, (size_t)dot->rows * sizeof *dot->value);
+    for (int i = 0; i < 2; i++) {
+        const operand *d = operand_find(s->out, s->n_out, pairs[i][0]), *z = operand_find(s->in, s->n_in, pairs[i][1]);
+        const float *got = p->call.out[d - s->out].data;
+        for (int64_t j = 0; j < d->real * d->cols; j++) dot->value[j / d->cols] += (double)got[j] * z->value[j];
+    }
+    return compare_output(p, k, BACKWARD_TOLERANCE);
+}
+
 static int check_backward(const op_case *c) {
     operand_set b, f;
     prepared p;
     op_case forward = *c;
     forward.absent = " "; /* the biases and adapters are all there: their gradients are asked for */
+    if (c->folded && c->absent) forward.absent = c->absent; /* but the ones that are not: dot sums over what there is */
     operands_make(&b, c, c->kind);
     operands_make(&f, &forward, forward_of(c->kind));
     share_values(&b, &f);
@@ -300,7 +341,7 @@ static int check_backward(const op_case *c) {
     cpu_backend.kernels[c->kind](&p.call);
     int bad = check_guards(&p);
     for (int k = 0; k < b.n_out; k++)
-        if (b.out[k].value) bad += check_gradient(&p, &f, k);
+        if (b.out[k].value) bad += strcmp(b.out[k].name, "dot") == 0 ? check_dot(&p, k) : check_gradient(&p, &f, k);
     bad += check_repeat(&p);
     prepared_free(&p);
     operands_free(&b);
@@ -320,7 +361,7 @@ int main(int argc, char **argv) {
         const op_case *c = &op_cases[i];
         if (only && strcmp(only, op_name(c->kind)) != 0) continue;
         random_seed((uint64_t)i);
-        bad += reference_has(c->kind) ? check_forward(c) : check_backward(c);
+        bad += reference_has(c) ? check_forward(c) : check_backward(c);
         ran++;
     }
     printf("%d cases, %d failures\n", ran, bad);

@@ -5,8 +5,8 @@
 #include "pass/pass.h"
 
 typedef struct {
-    bool qk_norm, bias, tied, full, fused, window;
-    int rank; /* 0: no adapter */
+    bool qk_norm, bias, tied, full, fused, fold, window; /* fold: beside fused */
+    int rank;                                            /* 0: no adapter */
     float dropout;
     recompute_level level;
 } program_kind;
@@ -38,7 +38,7 @@ static inline model_io program_build(graph *g, const program_kind *k, int n, fai
     lora_options o = {.rank = k->rank, .alpha = 8, .dropout = k->dropout, .targets = all, .n_targets = 1};
     if (k->full) pass_full(g);
     if (k->rank && !pass_lora(g, &o, f)) return io;
-    if (k->fused && !pass_fuse(g, "all", f)) return io;
+    if (k->fused && !pass_fuse(g, k->fold ? "all,fold" : "all", NULL, f)) return io;
     pass_backward(g, io.nll, io.weight);
     pass_recompute(g, k->level);
     return io;

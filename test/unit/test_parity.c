@@ -4,10 +4,11 @@
  * 1e-2), twice as far as that one: both are roundings of their own.
  *
  * The golden values come from scripts/make_fixtures.py, which ran each document of the packed row by itself.  Checked
- * for fused and unfused programs: logits (of whole rows and over a key/value cache), per-token and mean loss, every
- * adapter gradient, every full-tuning gradient, 20 optimizer steps.  Within one kind of program, every recompute level
- * and planned or unplanned memory must give the same bits.  A tensor's error is |a - b| / |b| over the whole tensor,
- * and the largest element error over the largest element. */
+ * for unfused and fused programs, and those with folded norms (which only differ for adapters): logits (of whole rows
+ * and over a key/value cache), per-token and mean loss, every adapter gradient, every full-tuning gradient, 20
+ * optimizer steps.  Within one kind of program, every recompute level and planned or unplanned memory must give the
+ * same bits.  A tensor's error is |a - b| / |b| over the whole tensor, and the largest element error over the largest
+ * element. */
 #include "fixture_run.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -67,11 +68,28 @@ static void check_value(const fixture_run *r, const char *name, vid v, double to
     free(got);
 }
 
+/* Families whose norms before q, k and v, and before gate and up, dissolve into the products (pass_fold). */
+static bool folds_qkv(const char *model) { return !strstr(model, "qwen") && !strstr(model, "bias"); }
+static bool folds_mlp(const char *model) { return !strstr(model, "bias"); } /* a bias of gate or up: no gate_up_glu */
+
+static void check_folds(const fixture_run *r) {
+    int layers = r->s.model.n_layer, qkv = 0, mlp = 0;
+    for (int i = 0; i < r->s.g.n_forward; i++) {
+        const graph_op *o = &r->s.g.ops[i];
+        qkv += o->kind == OP_norm_qkv_rope && o->in[NQR_RA], mlp += o->kind == OP_gate_up_glu && o->in[GUG_RSTD];
+    }
+    bool fold = r->o.fold && r->o.kind != RUN_FULL;
+    assert_int_equal(qkv, fold && folds_qkv(r->o.model) ? layers - 1 : 0); /* the first reads the embedding */
+    assert_int_equal(mlp, fold && folds_mlp(r->o.model) ? layers : 0);
+    assert_true(!r->o.fold || qkv == layers - 1 || arrlen(r->s.g.notes));
+}
+
 static void test_logits(void **state) {
-    for (int i = 0; i < 4; i++) {
-        bool fused = i & 1, adapter = i & 2;
-        fixture_run *r = fixture_open(
-            (fixture_options){.model = *state, .kind = adapter ? RUN_LORA_LOGITS : RUN_LOGITS, .fused = fused});
+    for (int i = 0; i < 6; i++) {
+        bool fused = i % 3 > 0, fold = i % 3 == 2, adapter = i >= 3;
+        fixture_run *r = fixture_open((fixture_options){
+            .model = *state, .kind = adapter ? RUN_LORA_LOGITS : RUN_LOGITS, .fused = fused, .fold = fold});
+        check_folds(r);
         fixture_run_row(r, false);
         check_value(r, adapter ? "lora.logits" : "base.logits", r->s.io.logits,
                     allowed(r, "base", "logits", TOLERANCE));
@@ -107,10 +125,11 @@ static void check_cached_document(fixture_run *r, int document, const float *wan
 }
 
 static void test_cached_logits(void **state) {
-    for (int i = 0; i < 4; i++) {
-        bool fused = i & 1, adapter = i & 2;
+    for (int i = 0; i < 6; i++) {
+        bool fused = i % 3 > 0, fold = i % 3 == 2, adapter = i >= 3;
         run_kind kind = adapter ? RUN_LORA_CACHED : RUN_CACHED;
-        fixture_run *r = fixture_open((fixture_options){.model = *state, .kind = kind, .fused = fused});
+        fixture_run *r = fixture_open((fixture_options){.model = *state, .kind = kind, .fused = fused, .fold = fold});
+        check_folds(r);
         float *want = fixture_floats(fixture_golden(r, adapter ? "lora.logits" : "base.logits"));
         for (int d = 0; d < r->row.info.docs; d++) check_cached_document(r, d, want);
         free(want);
@@ -142,8 +161,9 @@ static void check_gradients(const fixture_run *r) {
 
 static void check_loss_and_gradients(const char *model, run_kind kind) {
     bool lora = kind == RUN_LORA;
-    for (int fused = 0; fused < 2; fused++) {
-        fixture_run *r = fixture_open((fixture_options){.model = model, .kind = kind, .fused = fused});
+    for (int i = 0; i < 3; i++) {
+        fixture_run *r = fixture_open((fixture_options){.model = model, .kind = kind, .fused = i > 0, .fold = i == 2});
+        check_folds(r);
         fixture_run_row(r, false);
         check_value(r, lora ? "lora.nll" : "base.nll", r->s.io.nll, allowed(r, "base", "nll", TOLERANCE));
         fixture_run_row(r, true);
@@ -166,11 +186,14 @@ static float *results_of(fixture_options o, float *loss, int64_t *arena_bytes) {
     return gradients;
 }
 
-static void check_same_bits(const char *model, run_kind kind, bool fused) {
+static void check_same_bits(const char *model, run_kind kind, bool fused, bool fold) {
     int64_t kept_bytes, bytes;
     float kept_loss, loss;
-    fixture_options o = {
-        .model = model, .kind = kind, .fused = fused, .flags = {"--deterministic", "true"}}; /* on a card: no timing */
+    fixture_options o = {.model = model,
+                         .kind = kind,
+                         .fused = fused,
+                         .fold = fold,
+                         .flags = {"--deterministic", "true"}}; /* on a card: no timing */
     float *kept = results_of(o, &kept_loss, &kept_bytes);
     for (int level = 0; level < RECOMPUTE_COUNT; level++) {
         for (int unplanned = 0; unplanned < 2; unplanned++) {
@@ -188,7 +211,8 @@ static void check_same_bits(const char *model, run_kind kind, bool fused) {
 }
 
 static void test_same_bits(void **state) {
-    for (int i = 0; i < 4; i++) check_same_bits(*state, i & 1 ? RUN_FULL : RUN_LORA, i & 2);
+    for (int i = 0; i < 4; i++) check_same_bits(*state, i & 1 ? RUN_FULL : RUN_LORA, i & 2, false);
+    check_same_bits(*state, RUN_LORA, true, true);
 }
 
 static void check_step(const fixture_run *r, const char *series, int step, double got) {
@@ -203,12 +227,13 @@ static void check_step(const fixture_run *r, const char *series, int step, doubl
     free(want);
 }
 
-static void check_steps(const char *model, run_kind kind, bool fused) {
+static void check_steps(const char *model, run_kind kind, bool fused, bool fold) {
     const int steps = 20;
     fixture_run *r = fixture_open((fixture_options){
         .model = model,
         .kind = kind,
         .fused = fused,
+        .fold = fold,
         .flags = {"--learning_rate", "1e-3", "--warmup_steps", "2", "--max_grad_norm", kind == RUN_LORA ? "1" : "4"}});
     schedule rates = schedule_from_config(&r->c, steps);
     optimizer *o;
@@ -231,7 +256,8 @@ static void check_steps(const char *model, run_kind kind, bool fused) {
 }
 
 static void test_steps(void **state) {
-    for (int i = 0; i < 4; i++) check_steps(*state, i & 1 ? RUN_FULL : RUN_LORA, i & 2);
+    for (int i = 0; i < 4; i++) check_steps(*state, i & 1 ? RUN_FULL : RUN_LORA, i & 2, false);
+    check_steps(*state, RUN_LORA, true, true);
 }
 
 static int print_worst(void **state) {

@@ -148,9 +148,9 @@ static void fuse_rule_names(void **state) {
     model_config m = program_config(&k);
     graph_init(&g, DTYPE_F32);
     model_build(&g, &m, 8, NULL, NULL);
-    assert_false(pass_fuse(&g, "linear_c", &f));
+    assert_false(pass_fuse(&g, "linear_c", NULL, &f));
     assert_non_null(strstr(f.text, "nearest: linear_ce"));
-    assert_true(pass_fuse(&g, "linear_ce,add_rms_norm", &f));
+    assert_true(pass_fuse(&g, "linear_ce,add_rms_norm", NULL, &f));
     assert_int_equal(count_ops(&g, OP_linear_ce), 1);
     assert_int_equal(count_ops(&g, OP_gate_up_glu), 0);
     graph_free(&g);
@@ -404,8 +404,8 @@ static void backward_rules_are_complete(void **state) {
     for (op_kind k = 0; k < OP_COUNT; k++) {
         bool backward_op = k >= OP_embed_bwd && k <= OP_cross_entropy_bwd;
         bool terminal = k == OP_weighted_sum || k == OP_gather || k == OP_attention_cached || backward_op ||
-                        k == OP_linear_lora_bwd || k == OP_gate_up_bwd || k == OP_qkv_bwd || k == OP_linear_ce_bwd ||
-                        k == OP_all_reduce;
+                        k == OP_linear_lora_bwd || k == OP_gate_up_bwd || k == OP_qkv_bwd || k == OP_qkv_rope_bwd ||
+                        k == OP_linear_ce_bwd || k == OP_all_reduce;
         assert_int_equal(backward_has_rule(k), !terminal);
     }
 }
