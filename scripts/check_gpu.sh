@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# check_gpu.sh - everything that only a machine with a card can check, in about three minutes; the tests of `make test`
+# that need one say "skip" elsewhere.
+#   check_gpu.sh BUILD [DATA]
+# BUILD: a build folder with the test programs. DATA: an Alpaca-style file for a killed and resumed run.
+# With SANITIZER=1 also compute-sanitizer's memcheck and racecheck (minutes more). Exit code 1 when anything failed.
+set -u
+cd "$(dirname "$0")/.."
+build=$1 data=${2:-} failed=0
+check() { # TITLE COMMAND...
+    local log
+    log=$(mktemp)
+    if timeout 300 "${@:2}" >"$log" 2>&1; then
+        printf 'ok      %-44s %s\n' "$1" "$(grep -aE 'passed|PASSED|SUMMARY|equal|same' "$log" | tail -1)"
+    else
+        printf 'FAILED  %-44s exit code %d\n' "$1" $?
+        grep -avE '^ok|\[ +(RUN|OK) +\]' "$log" | tail -15
+        failed=1
+    fi
+    rm -f "$log"
+}
+
+check "ops against the CPU" "$build/test_cuda_ops"
+check "products of the library" "$build/test_gemm"
+check "own products" "$build/test_wgmma_gemm"
+check "attention, ours and cuDNN's" "$build/test_attention"
+check "whole programs, float32" "$build/test_parity" --cuda
+check "whole programs, bf16" "$build/test_parity" --cuda-bf16
+[ -n "$data" ] && check "killed and resumed" scripts/resume_gpu.sh "$build/liger-sft" "$data"
+if [ -n "${SANITIZER:-}" ]; then
+    check "memcheck: ops" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_cuda_ops"
+    check "memcheck: own products" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_wgmma_gemm" --few
+    check "racecheck: own attention" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_attention" --own \
+        --case "1, 127"
+    for op in rms_norm add_rms_norm rms_norm_bwd rope glu_bwd cross_entropy embed dropout gather; do
+        check "racecheck: $op" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_cuda_ops" "$op"
+    done
+fi
+exit $failed
