@@ -169,6 +169,7 @@ static bool begins_with_blank(const tokenizer *t, int32_t id) {
 /* What the post-processor puts in front of a text: the ids before those of the text alone. */
 static void find_before(chat_format *c, const int32_t *alone, int32_t *added) {
     int64_t n = arrlen(alone), at = 0;
+    if (!n) return; /* "a" is in no token */
     while (at + n <= arrlen(added) && memcmp(added + at, alone, (size_t)n * sizeof *alone) != 0) at++;
     for (int64_t i = 0; i < at && at + n <= arrlen(added); i++) arrput(c->before, added[i]);
 }

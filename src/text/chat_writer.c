@@ -23,6 +23,7 @@ static bool encode_continued(chat_writer *w, failure *f) {
     text_puts(&w->longer, "\n");
     text_add(&w->longer, w->text.data, w->text.size);
     TRY(tokenizer_encode(c->t, w->s, w->longer.data, w->longer.size, ENCODE_PLAIN, w->ids, f));
+    if (!line) return true; /* a vocabulary without line ends: nothing is to be taken off */
     if (arrlen(*w->ids) - from >= line && memcmp(*w->ids + from, c->line, (size_t)line * sizeof **w->ids) == 0) {
         arrdeln(*w->ids, from, line);
         return true;
