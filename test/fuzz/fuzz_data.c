@@ -1,6 +1,7 @@
 /* fuzz_data.c - a file of rows, JSON list or JSONL: cut, parsed and put into a chat format row by row; each row takes
  * the next of the formats that the tokenizer has the tokens for. */
 #include "base/array.h"
+#include "data/dataset.h"
 #include "data/examples.h"
 #include "fuzz/fuzz.h"
 
@@ -32,6 +33,22 @@ static void encode(const example *e, const chat_format *c) {
         fuzz_expect(arrlen(ids) == arrlen(labels), "every id has its label");
 }
 
+/* The whole way into packed rows, in each way to cut. */
+static void load(size_t size) {
+    const char *path = fuzz_path("rows");
+    failure f = {0};
+    dataset d;
+    packing p;
+    dataset_options o = {.paths = &path, .n_paths = 1, .max_length = 32, .system = NULL, .vocab = 300, .threads = 1};
+    o.truncation = (truncation)(size / 16 % 3);
+    o.strict = size / 48 % 2;
+    if (!fuzz_check(dataset_load(&d, &o, tokens, formats[size / 96 % arrlenu(formats)], &f), &f)) return;
+    pack_rows(&p, &d, o.max_length, true, true, 7);
+    fuzz_expect(p.rows > 0 && p.row_start[p.rows] == dataset_count(&d), "every example is in a row");
+    packing_free(&p);
+    dataset_free(&d);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static example e;
     failure f = {0};
@@ -47,5 +64,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (ok) encode(&e, formats[row.number % arrlen(formats)]);
     }
     row_reader_close(r);
+    if (size % 16 == 0) load(size); /* much slower, so not always */
     return 0;
 }
