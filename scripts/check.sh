@@ -56,7 +56,7 @@ ban 'strcpy|strcat|sprintf|vsprintf|gets' 'no bound on what is written'
 ban 'atoi|atol|atoll|atof' 'no error for a wrong number: use base/text.h'
 ban 'rand|srand|random|drand48' 'not repeatable: use base/rng.h'
 ban 'strtok|system|popen|alloca' 'banned'
-ban 'getenv|secure_getenv' 'settings come from config' src/weights/hub_cache.c src/dist/launch.c
+ban 'getenv|secure_getenv' 'settings come from config' src/weights/hub_cache.c src/dist/launch.c 'test/nccl/.*'
 ban 'exit|_exit|quick_exit' 'only main ends the program' src/base/memory.c src/base/mapped.c src/cpu/blas_load.c src/base/signals.c test/unit/test_folder_lock.c
 ban 'malloc|calloc|realloc|strdup' 'unchecked: use base/memory.h' src/base/memory.c 'test/.*'
 
