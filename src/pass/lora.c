@@ -59,7 +59,7 @@ static bool is_target(context *c, const graph_op *op, const char *path) {
     }
     for (int i = 0; i < c->o->n_targets; i++) {
         const char *t = c->o->targets[i];
-        size_t n = strlen(path), m = strlen(t);
+        size_t n = strlen(path), m = strnlen(t, n + 1);
         bool all = strcmp(t, "all-linear") == 0 && op->layer > 0;
         /* PEFT's rule: the whole path (as it writes all-linear itself), or its last parts. */
         bool suffix = n >= m && strcmp(path + n - m, t) == 0 && (n == m || path[n - m - 1] == '.');
