@@ -270,15 +270,21 @@ typedef struct {
     char host[64], card[32];
 } rank_card;
 
+static bool find_card(rank_card *out, failure *f) {
+    int card;
+    *out = (rank_card){{0}, {0}};
+    gethostname(out->host, sizeof out->host - 1);
+    return cuda_check(cudaGetDevice(&card), "card", f) &&
+           cuda_check(cudaDeviceGetPCIBusId(out->card, sizeof out->card, card), "card", f);
+}
+
 /* Whether two ranks have one card: NCCL refuses that. Known only where ranks can ask each other already. */
 static bool find_shared(comm *c, bool *shared, failure *f) {
-    rank_card mine = {{0}, {0}}, *all;
-    int card, n = comm_size(c);
+    rank_card mine, *all;
+    int n = comm_size(c);
     *shared = false;
+    TRY(comm_agree(c, find_card(&mine, f), f));
     if (!comm_has_carrier(c)) return true;
-    gethostname(mine.host, sizeof mine.host - 1);
-    TRY(cuda_check(cudaGetDevice(&card), "card", f));
-    TRY(cuda_check(cudaDeviceGetPCIBusId(mine.card, sizeof mine.card, card), "card", f));
     all = xmalloc((size_t)n * sizeof *all);
     bool ok = comm_all_gather(c, &mine, sizeof mine, all, "which card each rank has", f);
     for (int a = 0; a < n && ok && !*shared; a++)
@@ -296,7 +302,7 @@ static bool find_shared(comm *c, bool *shared, failure *f) {
 static bool share_id(comm *c, nccl_id *id, failure *f) {
     const char *meeting = comm_place(c)->meeting;
     int status = comm_rank(c) == 0 ? state.api.GetUniqueId(id) : NCCL_DONE;
-    if (status != NCCL_DONE) return refuse(status, f);
+    TRY(comm_agree(c, status == NCCL_DONE || refuse(status, f), f));
     if (comm_has_carrier(c)) return comm_broadcast(c, id, sizeof *id, 0, "NCCL's id", f);
     if (comm_size(c) == 1) return true;
     if (!meeting[0])
@@ -331,7 +337,7 @@ static bool probe(failure *f) {
 static bool connect_ranks(comm *c, failure *f) {
     nccl_id id = {{0}};
     nccl_config config = {sizeof config, (unsigned)NCCL_CONFIG_MAGIC, NCCL_OLDEST, 0};
-    TRY(share_id(c, &id, f) && open_stream(f));
+    TRY(comm_agree(c, open_stream(f), f) && share_id(c, &id, f));
     TRY(settle(state.api.CommInitRankConfig(&state.comm, comm_size(c), id, comm_rank(c), &config), f) && probe(f));
     if (!comm_has_carrier(c) && comm_rank(c) == 0 && comm_size(c) > 1) meeting_end(comm_place(c)->meeting);
     return true;
@@ -339,7 +345,7 @@ static bool connect_ranks(comm *c, failure *f) {
 
 bool comm_nccl_open(comm *c, failure *f) {
     bool shared;
-    TRY(comm_agree(c, find_shared(c, &shared, f), f));
+    TRY(find_shared(c, &shared, f));
     if (shared) return true;
     TRY(comm_agree(c, open_library(f), f));
     state.size = comm_size(c);

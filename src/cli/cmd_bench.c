@@ -149,8 +149,8 @@ static bool prepare(session *s, const config *c, comm *ranks, optimizer **o, fai
     bool ok = session_open_model(s, c, f);
     s->ranks = ranks;
     ok = ok && session_open_backend(s, f);
-    ok = comm_agree(ranks, ok, f) && ranks_join(s, f);
-    ok = comm_agree(ranks, ok, f) && train_build(s, f);
+    TRY(comm_agree(ranks, ok, f) && ranks_join(s, f));
+    ok = train_build(s, f);
     return comm_agree(ranks, ok && session_start(s, true, f) && optimizer_open(o, s, f), f);
 }
 

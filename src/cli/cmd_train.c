@@ -50,7 +50,8 @@ static bool prepare(session *s, const config *c, comm *ranks, const resume *from
     bool first = comm_rank(ranks) == 0, ok = session_open_model(s, c, f);
     s->ranks = ranks;
     ok = ok && session_open_backend(s, f);
-    ok = comm_agree(ranks, ok, f) && ranks_join(s, f) && ranks_check_start(ranks, from, f);
+    TRY(comm_agree(ranks, ok, f) && ranks_join(s, f));
+    ok = ranks_check_start(ranks, from, f);
     ok = ok && session_open_text(s, f) && session_open_weights(s, f) &&
          (!first || save_check_folder(s, from->goes_on, f)) && load_training_data(data, eval, s, f);
     return comm_agree(ranks, ok, f) && ranks_check_inputs(s, data, f) && train_build(s, f);
@@ -62,8 +63,10 @@ static bool train(session *s, const config *c, comm *ranks, const resume *from, 
     run *t = NULL;
     run_summary summary;
     bool first = comm_rank(ranks) == 0, ok = prepare(s, c, ranks, from, &data, &eval, f);
-    ok = ok && session_start(s, true, f) && run_open(&t, s, &data, from, f) && open_report(&r, s, from, f);
-    ok = comm_agree(ranks, ok, f);
+    if (ok) { /* a rank that is alone with a failure asks nobody any more */
+        ok = session_start(s, true, f) && run_open(&t, s, &data, from, f) && open_report(&r, s, from, f);
+        ok = comm_agree(ranks, ok, f);
+    }
     signals_hold(ok);
     ok = ok && run_train(t, &eval, r, begin, &summary, f);
     if (ok) ok = comm_agree(ranks, !first || (save_result(s, f) && report_done(r, &summary, f)), f);

@@ -7,20 +7,27 @@
 #include <math.h>
 #include <string.h>
 
-bool ranks_join(session *s, failure *f) {
-    comm *c = s->ranks;
-    if (!c) return true;
-    bool host = s->b->host_memory, nccl = strcmp(s->c->ddp_backend, "nccl") == 0,
-         mpi = strcmp(s->c->ddp_backend, "mpi") == 0;
-    if (host && nccl) return fail(f, FAIL_INPUT, "ddp_backend: nccl needs GPUs, and the device is the %s", s->b->name);
-    if (!comm_has_carrier(c) && host)
+/* What carries gradients can be had, as far as settings and launchers say. */
+static bool check_carrier(const session *s, failure *f) {
+    const comm *c = s->ranks;
+    bool host = s->b->host_memory, carried = comm_has_carrier(c);
+    if (host && strcmp(s->c->ddp_backend, "nccl") == 0)
+        return fail(f, FAIL_INPUT, "ddp_backend: nccl needs GPUs, and the device is the %s", s->b->name);
+    if (!carried && host)
         return fail(f, FAIL_INPUT,
                     "the environment (RANK, WORLD_SIZE) says %d ranks; on the %s they need mpirun -n %d, or --gpus %d",
                     comm_size(c), s->b->name, comm_size(c), comm_size(c));
-    if (!comm_has_carrier(c) && mpi)
+    if (!carried && strcmp(s->c->ddp_backend, "mpi") == 0)
         return fail(f, FAIL_INPUT, "ddp_backend: mpi needs ranks that mpirun or srun started, these come from %s",
                     "the environment (torchrun, --gpus)");
-    return host || mpi || comm_nccl_open(c, f);
+    return true;
+}
+
+bool ranks_join(session *s, failure *f) {
+    comm *c = s->ranks;
+    if (!c) return true;
+    TRY(comm_agree(c, check_carrier(s, f), f));
+    return s->b->host_memory || strcmp(s->c->ddp_backend, "mpi") == 0 || comm_nccl_open(c, f);
 }
 
 bool ranks_check_start(comm *c, const resume *from, failure *f) {

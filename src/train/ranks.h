@@ -7,7 +7,8 @@
 #include "train/resume.h"
 #include "train/session.h"
 
-/* Behind session_open_backend: gives the ranks what carries their gradients, as ddp_backend says. */
+/* Behind session_open_backend: gives the ranks what carries their gradients, as ddp_backend says. Where it fails on one
+ * rank alone the others may still be waiting for it: the caller then ends at once, without another call to them. */
 bool ranks_join(session *s, failure *f);
 /* That every rank has the same settings, weights and examples: a failure for all when one has not. */
 bool ranks_check_inputs(session *s, const dataset *data, failure *f);
