@@ -1,5 +1,5 @@
 # test_ranks.sh - runs of the whole program as ranks over MPI: equal to one process for any number of them, and what
-# happens when one of them fails. Cases X01, X03, L01, O03.
+# happens when one of them fails, hangs or is asked to stop. Cases X01, L01, O03, K03, R05.
 . "${TEST_DIR:?the test folder}/cli/train_lib.sh"
 
 # Ranks of a test may be root. Open MPI leaves memory behind in modules that it unloads.
@@ -182,18 +182,48 @@ refuse 1 'rank 1: dataset: data.json: No such file' two "${base[@]}" "${none[@]}
 refuse 1 "the config differs from rank 0's" mpirun --oversubscribe -n 1 "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset \
     "$model/chat.json" : -n 1 "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json" --seed 7
 
-# X01: kill -9 of any rank at any step: the others end soon, with a code that is not 0, and nothing of the run stays.
-for victim in 0 1 2; do
-    count=$((count + 1))
+# endless NAME FLAGS...: a run of three ranks without end, in the background; its parent in $run, once it trains the ranks in
+# $ranks.
+endless() {
+    local name=$1
+    shift
     "$LIGER_SFT" "${base[@]}" --dataset "$model/chat.json" --max_steps 1000000 --gpus 3 --threads 1 \
-        --output_dir "$folder/killed-$victim" >"$folder/killed-$victim.out" 2>&1 </dev/null &
+        --output_dir "$folder/$name" "$@" >"$folder/$name.out" 2>&1 </dev/null &
     run=$!
-    for ((i = 0; i < 300; i++)); do
-        grep -qs '^step=' "$folder/killed-$victim.out" && break
+    for ((i = 0; i < 600; i++)); do
+        grep -qs '^step=' "$folder/$name.out" && break
         sleep 0.1
     done
     mapfile -t ranks < <(pgrep -P $run)
-    [ ${#ranks[@]} = 3 ] || wrong "kill: ${#ranks[@]} ranks: $(cat "$folder/killed-$victim.out")"
+    [ ${#ranks[@]} = 3 ] || wrong "$name: ${#ranks[@]} ranks: $(cat "$folder/$name.out")"
+}
+
+# A rank that hangs: the others end after ddp_timeout, with their number and what they waited for.
+count=$((count + 2))
+endless hangs --ddp_timeout 2
+kill -STOP "${ranks[1]}"
+SECONDS=0
+wait $run
+code=$?
+[ $code != 0 ] && [ $SECONDS -lt 30 ] || wrong "a rank that hangs: exit code $code after $SECONDS s"
+grep -qE '^error: .*among 3 ranks over MPI: no answer within 2 s \(ddp_timeout\)' "$folder/hangs.out" ||
+    wrong "a rank that hangs: $(grep -v '^step=' "$folder/hangs.out")"
+
+# R05: one rank is asked to stop: all finish the step, rank 0 saves and says so once.
+count=$((count + 3))
+endless stops
+kill -TERM "${ranks[2]}"
+wait $run
+code=$?
+[ $code = 130 ] || wrong "SIGTERM to a rank: exit code $code: $(grep -v '^step=' "$folder/stops.out")"
+[ "$(grep -c '^error: stopped by SIGTERM after step .* is saved' "$folder/stops.out")" = 1 ] ||
+    wrong "SIGTERM to a rank: $(grep -v '^step=' "$folder/stops.out")"
+[ -e "$folder/stops"/checkpoint-*/optimizer.safetensors ] || wrong "SIGTERM to a rank: no checkpoint: $(ls "$folder/stops")"
+
+# X01: kill -9 of any rank at any step: the others end soon, with a code that is not 0, and nothing of the run stays.
+for victim in 0 1 2; do
+    count=$((count + 1))
+    endless killed-$victim
     sleep 0.$((RANDOM % 10))
     SECONDS=0
     kill -9 "${ranks[$victim]}"
