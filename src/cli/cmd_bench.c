@@ -2,7 +2,8 @@
  * the unfused one, from a folder that holds only config.json. Prints the table of what fusing changes.
  *
  * Rows are max_length tokens, one document each, or packed with documents of log-normal length (bench_mean_length).
- * As ranks it also says what the sums of gradients take and how much of that is hidden; rank 0 prints. */
+ * As ranks it also says what the sums of gradients and the gathers of frozen weights take and how much of that is
+ * hidden; rank 0 prints. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rng.h"
@@ -212,6 +213,10 @@ static void print_sums(const char *name, const config *c, comm *ranks, const ben
            1e3 * busy, 1e3 * waited);
     printf(" (%.1f %% hidden; %.2f %% of the step waits)\n", busy > 0 ? 100 * (1 - waited / busy) : 0,
            100 * waited / r->seconds);
+    if (r->sums.gathers)
+        printf("%-8s %d ranks: %.2f MiB of frozen weights in %d gathers a step, %.2f ms, %.2f %% of the step\n", name,
+               comm_size(ranks), (double)r->sums.gathered / steps / 0x1p20, r->sums.gathers / (int)c->bench_steps,
+               1e3 * r->sums.gathering / steps, 100 * r->sums.gathering / steps / r->seconds);
     fflush(stdout);
 }
 

@@ -1,5 +1,6 @@
 /* cmd_plan.c - `liger-sft plan`: the memory of a run, by role, for each recompute level, and with --gpus N of the rank
- * that needs most, for each stage of ZeRO, with what the ranks send. Needs config.json only. */
+ * that needs most for each way to spread it, with what the ranks send. Needs config.json only. */
+#include "base/array.h"
 #include "cli/command.h"
 #include "train/trainer.h"
 
@@ -33,22 +34,31 @@ static void print_row(const char *level, const plan *p, bool chosen) {
 /* What one rank sends, and receives, in a step: a sum over N ranks moves every gradient 2 (N - 1) / N times, a trained
  * param goes to N - 1 ranks from the one that updated it, handed on by each but the last. */
 static void print_traffic(const session *s, const plan *p, int ranks) {
-    double sums = 2.0 * (ranks - 1) / ranks * (double)p->grads, updates = s->zero_stage ? (double)p->trainable : 0;
+    double sums = 2.0 * (ranks - 1) / ranks * (double)p->grads,
+           updates = s->spread.zero_stage ? (double)p->trainable : 0;
+    double gathered = 0;
+    for (int i = 0; i < arrlen(s->g.ops); i++)
+        if (s->g.ops[i].kind == OP_all_gather)
+            gathered += (double)value_storage(&s->g, s->g.ops[i].in[0]) * (ranks - 1);
     printf("a step sends and receives %.3f GiB of gradients", sums / 0x1p30);
     if (updates > 0) printf(" and %.3f GiB of trained weights", updates / 0x1p30);
+    if (gathered > 0) printf(", and each of its micro-batches %.3f GiB of frozen weights,", gathered / 0x1p30);
     printf(" per rank\n");
 }
 
-/* In front of a stage's rows; printed when its first program is built: a refusal prints nothing on standard output. */
+/* In front of the rows of one way to spread it; printed when its first program is built: a refusal prints nothing on
+ * standard output. */
 static void print_above(const session *s, bool first) {
     if (first) print_header(s);
     printf("\n");
-    if (s->plan_ranks) printf("zero_stage %d, the largest of %d ranks\n", s->zero_stage, s->plan_ranks);
+    if (s->plan_ranks)
+        printf("zero_stage %d, shard_base %s, the largest of %d ranks\n", s->spread.zero_stage,
+               s->spread.shard_base ? "true" : "false", s->plan_ranks);
     print_titles();
 }
 
-/* The levels at the session's stage; *chosen: one that auto takes was printed. */
-static bool print_stage(session *s, const config *c, size_t room, bool first, bool *chosen, failure *f) {
+/* The levels with what is spread now; *chosen: one that auto takes was printed. */
+static bool print_sharding(session *s, const config *c, size_t room, bool first, bool *chosen, failure *f) {
     for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
         session_drop_program(s);
         TRY(session_build(s, SESSION_TRAIN, train_slots(c), level, f));
@@ -70,9 +80,13 @@ static bool print_plan(session *s, const config *c, failure *f) {
     bool chosen = false;
     s->plan_ranks = c->gpus > 1 ? (int)c->gpus : 0;
     size_t room = s->b->memory() / (s->plan_ranks && s->b->host_memory ? (size_t)s->plan_ranks : 1);
-    int last = train_last_stage(c, s->plan_ranks), first = train_first_stage(c) & last;
-    for (s->zero_stage = first; s->zero_stage <= last; s->zero_stage++)
-        TRY(print_stage(s, c, room, s->zero_stage == first, &chosen, f));
+    sharding list[TRAIN_SHARDINGS];
+    int n;
+    TRY(train_shardings(s, s->plan_ranks, list, &n, f));
+    for (int i = 0; i < n; i++) {
+        s->spread = list[i];
+        TRY(print_sharding(s, c, room, i == 0, &chosen, f));
+    }
     if (room)
         printf("\n%.2f GiB are free%s%s\n", gib((int64_t)room), s->plan_ranks ? " for each rank" : " on this machine",
                chosen ? "" : ": no level fits");

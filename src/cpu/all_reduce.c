@@ -11,5 +11,6 @@ void cpu_op_all_reduce(const kernel_call *call) {
     double started = clock_seconds();
     comm_all_reduce(call->ranks, sum->data, sum->rows, "the sum of gradients", call->f);
     double seconds = clock_seconds() - started;
-    comm_add_times(call->ranks, &(comm_times){seconds, seconds, sum->rows * (int64_t)sizeof(float), 1});
+    int64_t bytes = sum->rows * (int64_t)sizeof(float);
+    comm_add_times(call->ranks, &(comm_times){.busy = seconds, .waited = seconds, .bytes = bytes, .calls = 1});
 }

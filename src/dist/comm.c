@@ -68,6 +68,9 @@ void comm_add_times(comm *c, const comm_times *more) {
     c->times.waited += more->waited;
     c->times.bytes += more->bytes;
     c->times.calls += more->calls;
+    c->times.gathering += more->gathering;
+    c->times.gathered += more->gathered;
+    c->times.gathers += more->gathers;
 }
 
 comm_times comm_take_times(comm *c) {

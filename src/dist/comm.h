@@ -55,13 +55,16 @@ bool comm_same(comm *c, uint64_t fingerprint, const char *what, failure *f);
 /* The failure is one that comm_agree told to every rank. */
 bool comm_agreed(const comm *c);
 
-/* ---- what the sums of gradients take, for bench ---- */
+/* ---- what sums of gradients, and weights that are gathered, take, for bench ---- */
 typedef struct {
     double busy, waited; /* seconds on the carrier; of these, seconds in which this rank had nothing else to do */
     int64_t bytes;       /* summed */
     int calls;
+    double gathering; /* seconds of all_gathers, all of them waited for */
+    int64_t gathered; /* bytes brought together */
+    int gathers;
 } comm_times;
-void comm_add_times(comm *c, const comm_times *more); /* by the kernels of all_reduce */
+void comm_add_times(comm *c, const comm_times *more); /* by the kernels of all_reduce and all_gather */
 comm_times comm_take_times(comm *c);                  /* since the last call of this; 0 for NULL */
 
 /* ---- carriers ---- */

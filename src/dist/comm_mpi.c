@@ -56,11 +56,26 @@ static bool can_call(const mpi_state *s, failure *f) {
 
 enum { MOST = 1 << 30 }; /* bytes or elements in one call; MPI counts in int */
 
+/* More bytes of each rank than an int counts: in units of UNIT bytes, which pieces of weights have. */
+static bool gather_long(mpi_state *s, const void *mine, size_t bytes, void *all, double limit, failure *f) {
+    enum { UNIT = 64 };
+    MPI_Datatype unit;
+    MPI_Request request;
+    if (bytes % UNIT || bytes / UNIT > MOST)
+        return fail(f, FAIL_MACHINE, "%zu bytes a rank, expected at most %d, or a multiple of %d", bytes, MOST, UNIT);
+    int n = (int)(bytes / UNIT);
+    TRY(check(MPI_Type_contiguous(UNIT, MPI_BYTE, &unit), f));
+    bool ok = check(MPI_Type_commit(&unit), f) &&
+              check(MPI_Iallgather(mine, n, unit, all, n, unit, s->world, &request), f) &&
+              wait_for(s, &request, limit, f);
+    return check(MPI_Type_free(&unit), f) && ok;
+}
+
 static bool all_gather(void *state, const void *mine, size_t bytes, void *all, double limit, failure *f) {
     mpi_state *s = state;
     MPI_Request request;
     TRY(can_call(s, f));
-    if (bytes > MOST) return fail(f, FAIL_MACHINE, "%zu bytes a rank, expected at most %d", bytes, MOST);
+    if (bytes > MOST) return gather_long(s, mine, bytes, all, limit, f);
     TRY(check(MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, s->world, &request), f));
     return wait_for(s, &request, limit, f);
 }

@@ -140,9 +140,26 @@ static const void *converted(const graph_value *value, const void *from, dtype t
     return *block;
 }
 
+/* The piece of a whole frozen param that this rank keeps; nothing but it is read. */
+static bool bind_part(executor *x, vid v, const void *from, dtype type, failure *f) {
+    const graph_value *value = &x->g->values[v];
+    assert(!value->trainable && type == value->type);
+    int64_t room = value_part(value), first = value->part * room, n = value_count(value) - first;
+    if (n > room) n = room;
+    if (n < 0) first = n = 0;
+    const char *piece = (const char *)from + (size_t)first * dtype_size(type);
+    if (x->b->host_memory && !x->data[v] && n == room && (uintptr_t)piece % dtype_size(type) == 0) {
+        x->data[v] = (void *)(uintptr_t)piece; /* frozen: never written */
+        return true;
+    }
+    if (!x->data[v]) TRY(alloc_storage(x, v, f));
+    return x->b->upload(x->data[v], piece, (size_t)n * dtype_size(type), f);
+}
+
 bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f) {
     const graph_value *value = &x->g->values[v];
     assert(value->role == ROLE_PARAM);
+    if (value->parts > 1) return bind_part(x, v, from, type, f);
     bool in_place = x->b->host_memory && !value->trainable && type == value->type && !x->data[v];
     if (in_place && (uintptr_t)from % dtype_size(type) == 0) {
         x->data[v] = (void *)(uintptr_t)from; /* frozen: never written */
@@ -182,6 +199,7 @@ tensor executor_tensor(const executor *x, vid v) {
     if (!v) return (tensor){0};
     const graph_value *value = &x->g->values[v];
     bool add = value->role == ROLE_GRAD || value->role == ROLE_OUTPUT;
+    if (value->parts > 1) return (tensor){x->data[v], value->type, value_part(value), 1, 1, add, 0};
     return (tensor){x->data[v], value->type, value->rows, value->cols, value_ld(x->g, v), add, x->room[v]};
 }
 

@@ -16,7 +16,7 @@ static double matrix_elements(const graph *g, const vid *list, int n) {
     double sum = 0;
     for (int k = 0; k < n; k++) {
         const graph_value *v = &g->values[list[k]];
-        if (list[k] && v->role == ROLE_PARAM && v->cols > 1) sum += (double)value_count(v);
+        if (list[k] && (v->role == ROLE_PARAM || v->gathered) && v->cols > 1) sum += (double)value_count(v);
     }
     return sum;
 }

@@ -34,7 +34,7 @@ typedef struct {
     const batch_info *batch;
     void *scratch; /* scratch(op) bytes of the backend's */
     comm *ranks;   /* NULL: one */
-    failure *f;    /* where all_reduce puts its failure, which ends the run */
+    failure *f;    /* where all_reduce and all_gather put their failure, which ends the run */
 } kernel_call;
 
 /* Rows to work on, for a kernel whose first operand has one row per token. */

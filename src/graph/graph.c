@@ -29,6 +29,12 @@ int op_operands(const char *list) {
 int64_t value_count(const graph_value *v) { return v->rows * v->cols; }
 int64_t value_bytes(const graph_value *v) { return value_count(v) * (int64_t)dtype_size(v->type); }
 
+int64_t value_part(const graph_value *v) {
+    const int64_t align = 64; /* elements: pieces begin on whole lines of the cache, whatever the type */
+    int64_t n = value_count(v);
+    return v->parts > 1 ? ((n + v->parts - 1) / v->parts + align - 1) / align * align : n;
+}
+
 int64_t value_ld(const graph *g, vid v) {
     const graph_value *value = &g->values[v];
     if (value->base && !value->own_ld) return value_ld(g, value->base);
@@ -50,6 +56,7 @@ int64_t value_room(const graph *g, vid v) {
 int64_t value_storage(const graph *g, vid v) {
     const graph_value *value = &g->values[v];
     if (value->base) return 0;
+    if (value->parts > 1) return value_part(value) * (int64_t)dtype_size(value->type);
     int64_t rows = value->storage_rows ? value->storage_rows : value->rows;
     return rows * value_ld(g, v) * (int64_t)dtype_size(value->type);
 }

@@ -44,10 +44,13 @@ typedef struct {
     int64_t at;
     bool own_ld;          /* inside base, yet its own ld counts: a gradient in its bucket (pass_shard) */
     int64_t storage_rows; /* rows of its storage when others lie below it; 0: rows */
-    int owner;      /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
-    bool elsewhere; /* ... and that is another one */
-    vid fold;       /* params: ops read their columns times this norm's weight (pass_layout); 0: as they are */
-    vid working;    /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
+    int owner;       /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
+    bool elsewhere;  /* ... and that is another one */
+    int parts, part; /* frozen params that are spread over ranks: how many equal pieces there are, and which this rank
+                        keeps; 0: all of it (pass_shard_base) */
+    vid gathered;    /* temporaries: the frozen param whose pieces it brings together; 0: none */
+    vid fold;        /* params: ops read their columns times this norm's weight (pass_layout); 0: as they are */
+    vid working;     /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
 } graph_value;
 
 typedef enum { GLU_SILU, GLU_GELU_TANH } glu_kind;
@@ -90,6 +93,8 @@ const char *op_outputs(op_kind kind);
 int op_operands(const char *list);         /* how many operands an operand string names */
 int64_t value_count(const graph_value *v); /* elements */
 int64_t value_bytes(const graph_value *v); /* of the elements, packed densely */
+/* Elements of what a rank keeps: all, or one piece, the last of which may end behind the value's end. */
+int64_t value_part(const graph_value *v);
 int64_t value_ld(const graph *g, vid v);
 /* Columns behind each row of a temporary that are no value's: pass_layout leaves them to the op that runs. */
 int64_t value_room(const graph *g, vid v);

@@ -1,5 +1,5 @@
 /* pass.h - the passes, in the order in which they run (build comes first, verify after each in debug builds):
- *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> shard -> plan
+ *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> shard_base -> shard -> plan
  * A pass is one file with one public function that rewrites the program. */
 #ifndef PASS_PASS_H
 #define PASS_PASS_H
@@ -60,6 +60,11 @@ typedef struct {
     int64_t bucket_bytes; /* see pass_shard */
     bool moments; /* every rank updates its own share of the params, whole tensors, and keeps their moments alone */
 } shard_options;
+
+/* Spreads the frozen matrices over o->ranks ranks, of which this is o->rank: each keeps one piece, and an all_gather
+ * brings them together a layer ahead of their use, in each half anew. Before pass_shard, and where every value is dense
+ * (pass_layout did not run). */
+void pass_shard_base(graph *g, const shard_options *o);
 
 /* Ranks that each have the whole model (data parallel): gradients gather in buckets of bucket_bytes and a part of
  * one gradient more, in the order in which the backward half ends them; behind the last op that writes into a bucket

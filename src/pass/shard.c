@@ -70,8 +70,10 @@ static vid make_bucket(graph *g, const gradient *list, int n, int number) {
 /* The ops anew, with an all_reduce behind op `after` for each bucket. */
 static void emit_reduces(graph *g, const vid *buckets, const int *after, int n) {
     graph_op *old = g->ops;
+    int n_forward = g->n_forward;
     g->ops = NULL;
     for (int i = 0, k = 0; i < arrlen(old); i++) {
+        if (i == n_forward) g->n_forward = (int)arrlen(g->ops); /* the head's gradient is ready before it */
         arrput(g->ops, old[i]);
         g->layer = old[i].layer;
         g->backward = true;

@@ -24,6 +24,7 @@ static const char *const free_keys[] = {
     "gpus",
     "ddp_backend",
     "zero_stage",
+    "shard_base",
     "ddp_timeout",
     "ddp_bucket_cap_mb",
     "rank_logs",

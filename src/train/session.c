@@ -109,7 +109,11 @@ static void share_among_ranks(session *s) {
     shard_options o = {.rank = s->plan_ranks ? -1 : comm_rank(s->ranks),
                        .ranks = s->plan_ranks ? s->plan_ranks : comm_size(s->ranks),
                        .bucket_bytes = s->c->ddp_bucket_cap_mb << 20,
-                       .moments = s->zero_stage > 0};
+                       .moments = s->spread.zero_stage > 0};
+    if (s->spread.shard_base) {
+        pass_shard_base(&s->g, &o);
+        assert(verified(&s->g, "shard_base"));
+    }
     pass_shard(&s->g, &o);
 }
 

@@ -17,11 +17,17 @@ typedef enum {
     SESSION_GENERATE, /* forward to the logits of chosen rows */
 } session_kind;
 
+/* What ranks do not all keep whole; see the settings of these names. */
+typedef struct {
+    int zero_stage; /* 0, 1 */
+    bool shard_base;
+} sharding;
+
 typedef struct {
     const config *c;
-    comm *ranks;    /* set behind session_open_model; NULL: one */
-    int plan_ranks; /* plan: as if there were so many */
-    int zero_stage; /* 0, 1: see the setting; of the program that is built */
+    comm *ranks;     /* set behind session_open_model; NULL: one */
+    int plan_ranks;  /* plan: as if there were so many */
+    sharding spread; /* of the program that is built */
     arena memory;
     const char *folder; /* of the model, resolved */
     model_config model;

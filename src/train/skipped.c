@@ -45,7 +45,7 @@ bool skipped_find(session *s, const micro_batch *batches, int n, int32_t **bad, 
         TRY(train_loss(s, &batches[i], &loss, f));
         if (!isfinite(loss)) TRY(find_in(s, &batches[i], bad, tried, f));
     }
-    return true;
+    return train_losses_end(s, f);
 }
 
 int32_t *skipped_examples(const micro_batch *batches, int n) {

@@ -22,7 +22,8 @@ static bool build_at(session *s, recompute_level level, failure *f) {
     return session_build(s, SESSION_TRAIN, train_slots(s->c), level, f);
 }
 
-/* Builds at this stage and the first level that fits; *fits false: there is none, and the last one is built. */
+/* Builds with what is spread now and the first level that fits; *fits false: there is none, and the last one is built.
+ */
 static bool build_stage(session *s, size_t room, bool *fits, failure *f) {
     const char *wanted = s->c->gradient_checkpointing;
     bool chosen = strcmp(wanted, "auto") != 0, last = false;
@@ -39,35 +40,64 @@ static bool build_stage(session *s, size_t room, bool *fits, failure *f) {
     return true;
 }
 
-int train_first_stage(const config *c) { return strcmp(c->zero_stage, "1") == 0; }
-int train_last_stage(const config *c, int ranks) { return ranks > 1 && strcmp(c->zero_stage, "0") != 0; }
+static bool check_shard_base(const session *s, failure *f) {
+    if (strcmp(s->c->tuner_type, "full") == 0)
+        return fail(f, FAIL_INPUT,
+                    "shard_base: found true with tuner_type full, which has no frozen weights: expected "
+                    "auto or false (zero_stage spreads what full tuning keeps)");
+    if (s->b->upload_rows)
+        return fail(
+            f, FAIL_INPUT,
+            "shard_base: found true on the %s, where base and adapter lie in one matrix that is not spread over "
+            "ranks in this version: expected auto or false there (zero_stage 1 spreads the moments), or "
+            "device cpu",
+            s->b->name);
+    return true;
+}
+
+bool train_shardings(const session *s, int ranks, sharding out[TRAIN_SHARDINGS], int *n, failure *f) {
+    const config *c = s->c;
+    bool one = ranks < 2, can = !s->b->upload_rows && strcmp(c->tuner_type, "full") != 0;
+    bool wanted = !one && strcmp(c->shard_base, "true") == 0;
+    if (wanted) TRY(check_shard_base(s, f));
+    *n = 0;
+    for (int base = wanted; base <= (!one && can && strcmp(c->shard_base, "false") != 0); base++)
+        for (int stage = !one && strcmp(c->zero_stage, "1") == 0; stage <= (!one && strcmp(c->zero_stage, "0") != 0);
+             stage++)
+            out[(*n)++] = (sharding){stage, base};
+    return true;
+}
 
 /* What fits here with the least communication. */
 static bool build_fitting(session *s, failure *f) {
     TRY(session_open_backend(s, f));
     size_t room = s->b->memory();
-    int last = train_last_stage(s->c, comm_size(s->ranks));
+    sharding list[TRAIN_SHARDINGS];
+    int n;
+    TRY(train_shardings(s, comm_size(s->ranks), list, &n, f));
     if (s->b->host_memory) room /= (size_t)comm_local_size(s->ranks); /* the others on this machine take theirs */
-    for (s->zero_stage = train_first_stage(s->c) & last;; s->zero_stage++) {
+    for (int i = 0; i < n; i++) {
         bool fits;
+        s->spread = list[i];
         TRY(build_stage(s, room, &fits, f));
         if (fits) return true;
-        if (s->zero_stage < last) continue;
-        plan p;
-        plan_make(&p, &s->g, s->b, true);
-        fit_refuse(s, &p, room, f);
-        plan_free(&p);
-        return false;
     }
+    plan p;
+    plan_make(&p, &s->g, s->b, true);
+    fit_refuse(s, &p, room, f);
+    plan_free(&p);
+    return false;
 }
 
 bool train_build(session *s, failure *f) {
     bool ok = comm_agree(s->ranks, build_fitting(s, f), f);
-    int mine = s->zero_stage * RECOMPUTE_COUNT + (int)s->level; /* one for all: the ranks run one program */
+    int spread = s->spread.shard_base * 2 + s->spread.zero_stage;
+    int mine = spread * RECOMPUTE_COUNT + (int)s->level; /* one for all: the ranks run one program */
     double most = mine;
     TRY(ok && comm_max(s->ranks, &most, 1, "what to keep in memory", f));
     if ((int)most == mine) return true;
-    s->zero_stage = (int)most / RECOMPUTE_COUNT;
+    spread = (int)most / RECOMPUTE_COUNT;
+    s->spread = (sharding){spread % 2, spread / 2};
     return build_at(s, (recompute_level)((int)most % RECOMPUTE_COUNT), f);
 }
 
@@ -126,8 +156,36 @@ bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, dou
     return true;
 }
 
+/* Whether any rank is about to run a forward half that takes all ranks; false where none does. */
+static bool forward_together(session *s, bool mine, bool *any, failure *f) {
+    double most = mine;
+    *any = false;
+    if (!s->spread.shard_base) return true;
+    TRY(comm_max(s->ranks, &most, 1, "whether a rank needs another loss", f));
+    *any = most > 0;
+    return true;
+}
+
+/* One row of one token without a label: for its gathers alone. */
+static bool run_along(session *s, failure *f) {
+    int32_t id = 0, pos = 0, target = -100, cu[2] = {0, 1};
+    batch_info info = {.rows = 1, .docs = 1, .longest = 1, .stand_in = true};
+    micro_batch b = {.ids = &id, .pos = &pos, .target = &target, .cu = cu, .info = info};
+    return executor_clear(s->x, ROLE_OUTPUT, f) && train_micro_batch(s, &b, 1, false, f);
+}
+
+bool train_losses_end(session *s, failure *f) {
+    for (bool any = true; any;) {
+        TRY(forward_together(s, false, &any, f));
+        if (any) TRY(run_along(s, f));
+    }
+    return true;
+}
+
 bool train_loss(session *s, const micro_batch *b, double *loss, failure *f) {
     float sum;
+    bool any;
+    TRY(forward_together(s, true, &any, f));
     TRY(executor_clear(s->x, ROLE_OUTPUT, f) && train_micro_batch(s, b, 1, false, f) &&
         executor_download(s->x, s->io.loss, &sum, 1, f));
     *loss = (double)sum;
@@ -162,6 +220,7 @@ bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *
         out->tokens += b.info.rows;
         out->label_tokens += b.info.labels;
     }
+    ok = ok && train_losses_end(s, f);
     double all[] = {sum, (double)out->tokens, (double)out->label_tokens, signals_caught() != 0};
     ok = ok && comm_sum(s->ranks, all, 4, "the sums of an evaluation", f);
     out->tokens = (int64_t)all[1];

@@ -20,9 +20,11 @@ typedef struct {
     bool skipped[STEPS];
     int64_t tokens, labels, slots;
     int steps, buckets;
-    float *weights;  /* stb_ds */
-    int64_t moments; /* bytes planned */
-    double head;     /* norm of the weights of the head's adapter B */
+    float *weights;          /* stb_ds */
+    int64_t moments, params; /* bytes planned */
+    int gathers;
+    double evaluated; /* loss of the rows behind the last step */
+    double head;      /* norm of the weights of the head's adapter B */
 } outcome;
 
 typedef struct {
@@ -59,6 +61,7 @@ static void read_outcome(const session *s, outcome *out) {
         for (size_t i = 0; strstr(value->name, "lm_head.lora_B") && i < n; i++) out->head += fabs((double)w[i]);
     }
     for (int i = 0; i < arrlen(s->g.ops); i++) out->buckets += s->g.ops[i].kind == OP_all_reduce;
+    for (int i = 0; i < arrlen(s->g.ops); i++) out->gathers += s->g.ops[i].kind == OP_all_gather;
 }
 
 /* What makes a rank's loss a NaN, or no more: the angles of the rotation. */
@@ -96,6 +99,9 @@ static void run_steps(session *s, comm *c, comm *ranks, const setting *how, cons
         out->loss[out->steps] = m.loss, out->norm[out->steps] = m.grad_norm;
         out->tokens += m.tokens, out->labels += m.label_tokens, out->slots += m.slots;
     }
+    eval_result e;
+    DONE(c, train_evaluate(s, d, &e, &f), &f);
+    out->evaluated = e.loss;
     read_outcome(s, out);
     for (int i = 0; i < own; i++) micro_batch_free(&batches[i]);
     free(batches);
@@ -119,7 +125,7 @@ static outcome run(comm *c, comm *ranks, const setting *how) {
     DONE(c, session_open_model(&s, &settings, &f), &f);
     s.ranks = ranks;
     DONE(c, session_open_weights(&s, &f) && train_build(&s, &f) && session_start(&s, true, &f), &f);
-    out.moments = s.p.moments;
+    out.moments = s.p.moments, out.params = s.p.params;
     dataset d = make_rows();
     run_steps(&s, c, ranks, how, &d, &out);
     dataset_free(&d);
@@ -152,11 +158,37 @@ static bool same_everywhere(comm *c, const float *weights) {
     return same;
 }
 
+/* The base spread over the ranks: gathered bits are those of the files, so everything is as with a whole base. */
+static void compare_bases(comm *c, const setting *how) {
+    int n = 0;
+    const char *flags[32];
+    for (; how->flags[n]; n++) flags[n] = how->flags[n];
+    flags[n] = "--shard_base", flags[n + 1] = "true", flags[n + 2] = NULL;
+    setting spread = *how;
+    spread.flags = flags;
+    outcome whole = run(c, c, how), parts = run(c, c, &spread);
+    bool many = comm_size(c) > 1;
+    RIGHT(c, whole.gathers == 0 && (parts.gathers > 0) == many);
+    RIGHT(c, whole.steps == STEPS && parts.steps == STEPS && whole.buckets == parts.buckets);
+    for (int i = 0; i < STEPS; i++) {
+        RIGHT(c, parts.skipped[i] == whole.skipped[i]);
+        if (whole.skipped[i]) continue;
+        RIGHT(c, parts.loss[i] == whole.loss[i] && parts.norm[i] == whole.norm[i]);
+    }
+    RIGHT(c, parts.evaluated == whole.evaluated && parts.head == whole.head);
+    RIGHT(c, arrlen(parts.weights) == arrlen(whole.weights));
+    RIGHT(c, memcmp(parts.weights, whole.weights, (size_t)arrlen(whole.weights) * sizeof(float)) == 0);
+    RIGHT(c, many ? parts.params < whole.params : parts.params == whole.params);
+    arrfree(whole.weights);
+    arrfree(parts.weights);
+}
+
 static void compare(comm *c, const setting *how) {
     outcome lone = run(c, NULL, how), many = run(c, c, how);
     RIGHT(c, lone.steps == STEPS && many.steps == STEPS && lone.buckets == 0);
     RIGHT(c, how->small_buckets ? many.buckets > 5 : many.buckets == 1);
     RIGHT(c, lone.tokens == many.tokens && lone.labels == many.labels && lone.slots == many.slots);
+    RIGHT(c, isfinite(lone.evaluated) && fabs(many.evaluated - lone.evaluated) <= 1e-5 * lone.evaluated);
     RIGHT(c, close_to(many.loss[0], lone.loss[0]) && close_to(many.norm[0], lone.norm[0]));
     for (int i = 0; i < STEPS; i++) {
         RIGHT(c, many.skipped[i] == lone.skipped[i] && many.skipped[i] == (how->spoilt && i == 2));
@@ -200,6 +232,20 @@ int main(void) {
         };
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) compare(c, &all[i]);
     }
+    const setting bases[] = {
+        {FLAGS("--adapter", LLAMA "/adapter")},
+        {FLAGS("--adapter", LLAMA "/adapter", "--use_liger_kernel", "false"), true},
+        {FLAGS("--adapter", LLAMA "/adapter", "--gradient_checkpointing", "cheap", "--zero_stage", "1")},
+        {FLAGS("--adapter", LLAMA "/adapter", "--gradient_checkpointing", "full"), true},
+        {FLAGS("--target_modules", "q_proj,lm_head", "--lora_dropout", "0.3")},                                /* X02 */
+        {FLAGS("--target_modules", "q_proj,lm_head", "--lora_dropout", "0.3", "--use_liger_kernel", "false")}, /* X02 */
+        {FLAGS("--adapter", LLAMA "/adapter"), false, true},                                                   /* X03 */
+    };
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) compare_bases(c, &bases[i]);
+    /* and so it is a run of one process: X02 too */
+    compare(c, &(setting){FLAGS("--adapter", LLAMA "/adapter", "--shard_base", "true")});
+    compare(c,
+            &(setting){FLAGS("--target_modules", "q_proj,lm_head", "--lora_dropout", "0.3", "--shard_base", "true")});
     comm_close(c);
     return 0;
 }

@@ -146,6 +146,8 @@ const op_case op_cases[] = {
     {OP_linear_ce_bwd, "N=4 D=8 V=30", .no_labels = true},
     {OP_all_reduce, "N=1 B=1"},
     {OP_all_reduce, "N=3 B=1000"},
+    {OP_all_gather, "N=1 M=1 K=1"},
+    {OP_all_gather, "N=3 M=70 K=13"},
 };
 const int n_op_cases = sizeof op_cases / sizeof *op_cases;
 

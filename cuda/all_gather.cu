@@ -1,0 +1,14 @@
+/* all_gather.cu - a frozen weight out of the pieces of one rank, which are all of it.
+ *
+ * Among several ranks the base is not spread on a card (train/trainer.c refuses it): there it lies in one matrix with the
+ * adapter, see docs/adr/0011. */
+#include "cuda.cuh"
+#include "device.h"
+
+extern "C" void cuda_op_all_gather(const kernel_call *call) {
+    const tensor *part = &call->in[0], *whole = &call->out[0];
+    assert(!call->ranks && part->ld == part->cols && whole->ld == whole->cols && part->type == whole->type);
+    size_t bytes = (size_t)(part->rows * part->cols) * dtype_size(part->type);
+    cuda_check(cudaMemcpyAsync(whole->data, part->data, bytes, cudaMemcpyDeviceToDevice, cuda_stream()), "copy",
+               cuda_failure());
+}

@@ -1,0 +1,14 @@
+/* all_gather.c - the pieces that the ranks keep of a frozen weight, brought together; see pass/shard_base.c. */
+#include "base/clock.h"
+#include "cpu/cpu.h"
+
+void cpu_op_all_gather(const kernel_call *call) {
+    const tensor *part = &call->in[0], *whole = &call->out[0];
+    size_t bytes = (size_t)(part->rows * part->cols) * dtype_size(part->type);
+    double started = clock_seconds();
+    comm_all_gather(call->ranks, part->data, bytes, whole->data, "frozen weights", call->f);
+    if (!call->ranks) return;
+    comm_times times = {.gathering = clock_seconds() - started, .gathers = 1};
+    times.gathered = (int64_t)bytes * comm_size(call->ranks);
+    comm_add_times(call->ranks, &times);
+}
