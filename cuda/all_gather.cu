@@ -1,7 +1,7 @@
 /* all_gather.cu - a frozen weight out of the pieces of one rank, which are all of it.
  *
- * Among several ranks the base is not spread on a card (train/trainer.c refuses it): there it lies in one matrix with the
- * adapter, see docs/adr/0011. */
+ * Among several ranks the base is not spread on a card (train/trainer.c refuses it): it lies in one matrix with the
+ * adapter there, see docs/adr/0011-the-base-in-pieces.md. */
 #include "cuda.cuh"
 #include "device.h"
 

@@ -117,8 +117,43 @@ for how in 1:0 2:1 6:1; do
 done
 count=$((count + 1))
 "$LIGER_SFT" plan --model "$model" --device cpu --max_length 80 --tuner_type full --gpus 4 >"$folder/plan"
-awk '/^zero_stage/ { stage = $2 } /^none/ { bytes[stage] = $(NF - 1); sub(/\(/, "", bytes[stage]) }
+awk '/^zero_stage/ { stage = $2 } /^none/ { sub(/.*\(/, ""); bytes[stage] = $1 + 0 }
     END { exit !(bytes["0,"] > bytes["1,"] && bytes["1,"] > 0) }' "$folder/plan" || wrong "plan: $(cat "$folder/plan")"
+
+# shard_base: frozen weights in pieces. The bits of a run of as many ranks with a whole base, evaluation (rows that do not
+# divide) included.
+for ranks in 2 3 4; do
+    train base-$ranks "${lora[@]}" --gradient_accumulation_steps $((12 / ranks)) --gpus $ranks --shard_base true
+    same_bytes base-$ranks/adapter_model.safetensors lora-$ranks/adapter_model.safetensors
+    for key in loss grad_norm eval_loss; do close_columns 0 $key base-$ranks lora-$ranks; done
+done
+
+# K03 with it: written by 3 ranks with pieces, read by any number of ranks, in pieces or whole.
+run=(--dataset "$model/chat.json" --adapter "$model/adapter" --packing false --adam_epsilon 1 --learning_rate 0.1
+    --num_train_epochs 2 --save_steps 1)
+train pieces "${run[@]}" --gradient_accumulation_steps 2 --gpus 3 --shard_base true
+same_bytes pieces/adapter_model.safetensors saved/adapter_model.safetensors
+for how in 1:false 2:true 6:true 3:auto; do
+    ranks=${how%:*}
+    name=pieces-on-$ranks
+    mkdir "$folder/$name"
+    cp -r "$folder/pieces/checkpoint-1" "$folder/pieces/checkpoint-2" "$folder/$name"
+    sed '/^{"step": 3,/,$d' "$folder/pieces/metrics.jsonl" >"$folder/$name/metrics.jsonl"
+    train "$name" "${run[@]}" --gradient_accumulation_steps $((6 / ranks)) --gpus "$ranks" --shard_base "${how#*:}" \
+        --resume_from_checkpoint auto
+    count=$((count + 1))
+    [ "$(column "$name" loss | wc -l)" = 4 ] || wrong "shard_base: not 4 steps with $ranks ranks"
+    close_columns 1e-6 loss "$name" whole
+    close_weights 1e-6 "$name" whole
+done
+count=$((count + 2))
+"$LIGER_SFT" plan --model "$model" --device cpu --max_length 80 --gpus 4 >"$folder/plan"
+awk '/^zero_stage/ { way = $2 $4 } /^none/ { sub(/.*\(/, ""); bytes[way] = $1 + 0 }
+    way == "0,true," && /GiB of frozen weights/ { said = 1 }
+    END { exit !(said && length(bytes) == 4 && bytes["0,true,"] < bytes["0,false,"] && bytes["1,true,"] < bytes["0,true,"]) }' \
+    "$folder/plan" || wrong "plan: $(cat "$folder/plan")"
+[ "$(grep -c '^zero_stage .*shard_base true' <("$LIGER_SFT" plan --model "$model" --device cpu --gpus 4 --shard_base true))" = 2 ] ||
+    wrong "plan with shard_base true"
 
 # bench as ranks: rank 0 prints, twice the tokens of one rank's step, what is summed, and how much of it is waited for.
 count=$((count + 2))
@@ -128,6 +163,12 @@ count=$((count + 2))
 bytes=$(floats "$folder/full-1/model.safetensors" | wc -l)
 awk -v floats="$bytes" '/ 2 ranks: / { n++; mib = $4; if (mib < floats / 262144 - .01 || $9 != 1 || $13 <= 0) bad = 1 }
     END { exit bad || n != 2 }' "$folder/bench" || wrong "bench: $(grep ranks "$folder/bench")"
+
+count=$((count + 1))
+"$LIGER_SFT" bench --model "$model" --device cpu --max_length 80 --gradient_accumulation_steps 1 --bench_steps 2 --threads 1 \
+    --gpus 2 --bench_paths fused --shard_base true >"$folder/bench" 2>"$folder/bench.err" || wrong "bench: $(cat "$folder/bench.err")"
+grep -qE '^fused +2 ranks: [0-9.]+ MiB of frozen weights in [1-9][0-9]* gathers a step' "$folder/bench" ||
+    wrong "bench: $(cat "$folder/bench")"
 
 # What was not given follows from the number of ranks: 16 rows a step.
 train sixteen --dataset "$model/chat.json" --packing false --max_steps 1 --per_device_train_batch_size 2 --gpus 4
@@ -160,6 +201,8 @@ none=(--output_dir "$folder/none")
 refuse 1 'gone.json: No such file' "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$folder/gone.json" --gpus 3
 refuse 1 'matches no linear' "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json" --target_modules proj --gpus 3
 refuse 1 'ddp_backend: nccl needs GPUs' "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json" --gpus 2 --ddp_backend nccl
+refuse 1 'shard_base: found true with tuner_type full' "$LIGER_SFT" "${base[@]}" "${none[@]}" --dataset "$model/chat.json" \
+    --gpus 2 --tuner_type full --shard_base true
 refuse 1 'they need mpirun -n 2' env RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 "$LIGER_SFT" "${base[@]}" \
     --dataset "$model/chat.json"
 refuse 2 'RANK 2 of WORLD_SIZE 2' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=1 "$LIGER_SFT" "${base[@]}" \

@@ -1,11 +1,12 @@
-/* test_rank_steps.c - training steps among as many ranks as mpirun started, against the same steps in one process: L01,
- * O03, X02, X03. Every rank also runs the lone steps and compares. Each gradient is a bucket of its own, or all are
- * one.
+/* test_rank_steps.c - training steps among as many ranks as mpirun started, against the same steps in one process, and
+ * with a base in pieces against a whole one: L01, O03, X02, X03. Every rank also runs the lone steps and compares. Each
+ * gradient is a bucket of its own, or all are one.
  */
 #include "base/array.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "mpi/ranks_test.h"
+#include "train/skipped.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -23,8 +24,9 @@ typedef struct {
     float *weights;          /* stb_ds */
     int64_t moments, params; /* bytes planned */
     int gathers;
-    double evaluated; /* loss of the rows behind the last step */
-    double head;      /* norm of the weights of the head's adapter B */
+    int64_t planned, held; /* bytes: the plan's total; what was allocated, and frozen weights used in their files */
+    double evaluated;      /* loss of the rows behind the last step */
+    double head;           /* norm of the weights of the head's adapter B */
 } outcome;
 
 typedef struct {
@@ -75,6 +77,19 @@ static void spoil(session *s, comm *c, bool spoilt) {
     free(freq);
 }
 
+/* The last rank finds all its rows bad, each by itself, and takes more forward halves for it than the others. */
+static void look_for_bad_rows(session *s, comm *c, const micro_batch *batches, int n) {
+    failure f = {0};
+    int32_t *bad = NULL;
+    int tried;
+    bool last = s->ranks && comm_rank(c) == comm_size(c) - 1;
+    if (last) spoil(s, c, true);
+    DONE(c, skipped_find(s, batches, n, &bad, &tried, &f), &f);
+    if (last) spoil(s, c, false);
+    RIGHT(c, last == (arrlen(bad) > 0) && tried == arrlen(bad));
+    arrfree(bad);
+}
+
 static void run_steps(session *s, comm *c, comm *ranks, const setting *how, const dataset *d, outcome *out) {
     failure f = {0};
     optimizer *o;
@@ -102,11 +117,37 @@ static void run_steps(session *s, comm *c, comm *ranks, const setting *how, cons
     eval_result e;
     DONE(c, train_evaluate(s, d, &e, &f), &f);
     out->evaluated = e.loss;
+    look_for_bad_rows(s, c, batches, own);
     read_outcome(s, out);
     for (int i = 0; i < own; i++) micro_batch_free(&batches[i]);
     free(batches);
     loader_close(l);
     optimizer_close(o);
+}
+
+/* What the CPU allocates; one session at a time. */
+static struct {
+    backend cpu;
+    int64_t bytes;
+    void **blocks; /* stb_ds */
+} counted;
+
+static bool counting_alloc(void **out, size_t bytes, const char *what, failure *f) {
+    TRY(cpu_backend.alloc(out, bytes, what, f));
+    counted.bytes += (int64_t)bytes;
+    arrput(counted.blocks, *out);
+    return true;
+}
+
+/* Beside what was allocated: frozen weights where their files have them. */
+static int64_t held_bytes(const session *s) {
+    int64_t bytes = counted.bytes;
+    for (vid v = 1; v < arrlen(s->g.values); v++) {
+        bool own = s->g.values[v].role != ROLE_PARAM;
+        for (int i = 0; !own && i < arrlen(counted.blocks); i++) own = counted.blocks[i] == executor_data(s->x, v);
+        if (!own) bytes += value_storage(&s->g, v);
+    }
+    return bytes;
 }
 
 static outcome run(comm *c, comm *ranks, const setting *how) {
@@ -124,11 +165,16 @@ static outcome run(comm *c, comm *ranks, const setting *how) {
     if (how->small_buckets) settings.ddp_bucket_cap_mb = 0;
     DONE(c, session_open_model(&s, &settings, &f), &f);
     s.ranks = ranks;
+    counted.cpu = cpu_backend, counted.cpu.alloc = counting_alloc, counted.bytes = 0;
+    arrsetlen(counted.blocks, 0);
+    DONE(c, session_open_backend(&s, &f), &f);
+    s.b = &counted.cpu;
     DONE(c, session_open_weights(&s, &f) && train_build(&s, &f) && session_start(&s, true, &f), &f);
     out.moments = s.p.moments, out.params = s.p.params;
     dataset d = make_rows();
     run_steps(&s, c, ranks, how, &d, &out);
     dataset_free(&d);
+    out.planned = s.p.total, out.held = held_bytes(&s);
     session_close(&s);
     arena_free(&a);
     return out;
@@ -158,6 +204,9 @@ static bool same_everywhere(comm *c, const float *weights) {
     return same;
 }
 
+/* The plan counts in steps of 256 bytes. */
+static bool as_planned(const outcome *o) { return o->held <= o->planned + 8 && o->held > o->planned - 256 * 200; }
+
 /* The base spread over the ranks: gathered bits are those of the files, so everything is as with a whole base. */
 static void compare_bases(comm *c, const setting *how) {
     int n = 0;
@@ -178,6 +227,7 @@ static void compare_bases(comm *c, const setting *how) {
     RIGHT(c, parts.evaluated == whole.evaluated && parts.head == whole.head);
     RIGHT(c, arrlen(parts.weights) == arrlen(whole.weights));
     RIGHT(c, memcmp(parts.weights, whole.weights, (size_t)arrlen(whole.weights) * sizeof(float)) == 0);
+    RIGHT(c, as_planned(&parts) && as_planned(&whole));
     RIGHT(c, many ? parts.params < whole.params : parts.params == whole.params);
     arrfree(whole.weights);
     arrfree(parts.weights);
