@@ -89,12 +89,22 @@ struct adamw_factors {
     float decay; /* of groups that decay */
 };
 
-/* Writes x at element i of the param into its working copy. */
-template <typename T> __device__ __forceinline__ void publish4(const tensor &w, int64_t i, int64_t n, float4 x) {
+/* Writes x at element i of the param into its working copy, times the column's element of `fold` where there is one. */
+template <typename T>
+__device__ __forceinline__ void publish4(const tensor &w, const tensor &fold, int64_t i, int64_t n, float4 x) {
     T *data = (T *)w.data;
-    bool dense = w.ld == w.cols;
+    const T *by = (const T *)fold.data;
+    bool dense = w.ld == w.cols && !by;
     int64_t row = dense ? 0 : n <= UINT32_MAX ? (uint32_t)i / (uint32_t)w.cols : i / w.cols, col = i - row * w.cols;
     float v[V] = {x.x, x.y, x.z, x.w};
+    if (by) {
+        int64_t at = col;
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            v[e] *= to_float(by[at]);
+            at = at + 1 == w.cols ? 0 : at + 1;
+        }
+    }
     T *to = data + row * w.ld + col;
     bool in_row = (dense || col + V <= w.cols) && (uintptr_t)to % (V * sizeof(T)) == 0;
     if (in_row && i + V <= n) {
@@ -109,10 +119,11 @@ template <typename T> __device__ __forceinline__ void publish4(const tensor &w, 
     }
 }
 
-__device__ __forceinline__ void publish(const tensor &w, int64_t i, int64_t n, float4 x) {
+__device__ __forceinline__ void publish(const optim_group &group, int64_t i, float4 x) {
+    const tensor &w = group.working;
     if (!w.data) return;
-    if (w.type == DTYPE_BF16) publish4<bf16>(w, i, n, x);
-    else publish4<float>(w, i, n, x);
+    if (w.type == DTYPE_BF16) publish4<bf16>(w, group.fold, i, group.n, x);
+    else publish4<float>(w, group.fold, i, group.n, x);
 }
 
 __device__ __forceinline__ float adamw(float &w, float g, float &m, float &v, const adamw_factors &a, float decay) {
@@ -145,7 +156,7 @@ __global__ void __launch_bounds__(THREADS)
         store4(group.weight, i, n, w);
         store4(group.m, i, n, m);
         store4(group.v, i, n, v);
-        publish(group.working, i, n, w);
+        publish(group, i, w);
     }
 }
 
@@ -156,7 +167,7 @@ __global__ void __launch_bounds__(THREADS) publish_kernel(const optim_group *gro
     int64_t first = (int64_t)p.index * PIECE + threadIdx.x * V;
     for (int r = 0; r < ROUNDS; r++) {
         int64_t i = first + r * (THREADS * V);
-        if (i < group.n) publish(group.working, i, group.n, load4(group.weight, i, group.n));
+        if (i < group.n) publish(group, i, load4(group.weight, i, group.n));
     }
 }
 
@@ -175,6 +186,7 @@ void check_group(const optim_group *g) {
     assert((uintptr_t)g->m % 16 == 0 && (uintptr_t)g->v % 16 == 0);
     const tensor *w = &g->working;
     assert(!w->data || (w->rows * w->cols == g->n && (w->type == DTYPE_BF16 || w->type == DTYPE_F32)));
+    assert(!g->fold.data || (g->fold.type == w->type && g->fold.rows * g->fold.cols == w->cols));
 }
 
 bool make_table(const optim_group *groups, int n, failure *f) {

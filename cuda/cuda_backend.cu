@@ -5,6 +5,7 @@
  * Errors of a launch are seen behind its op; those of a running kernel at the next download, when the op is no longer
  * known (compute-sanitizer names it). */
 #include "cuda.cuh"
+#include "folded.h"
 #include "gemm.h"
 #include "product.h"
 
@@ -82,6 +83,9 @@ size_t scratch(const graph *g, const graph_op *op) {
     case OP_rms_norm_bwd: return cuda_scratch_rms_norm_bwd(g, op);
     case OP_attention: return cuda_scratch_attention(g, op);
     case OP_attention_bwd: return cuda_scratch_attention_bwd(g, op);
+    case OP_linear_lora: return cuda_scratch_linear_lora(g, op);
+    case OP_gate_up_glu: return cuda_scratch_gate_up_glu(g, op);
+    case OP_norm_qkv_rope: return cuda_scratch_norm_qkv_rope(g, op);
     case OP_linear_lora_bwd: return cuda_scratch_linear_lora_bwd(g, op);
     case OP_gate_up_bwd: return cuda_scratch_gate_up_bwd(g, op);
     case OP_qkv_bwd: return cuda_scratch_qkv_bwd(g, op);
@@ -191,13 +195,6 @@ void set_deterministic(bool on) {
     cuda_attention_set_own(on);
 }
 
-/* Folded forms: pass_fold leaves what is not served. */
-bool serves(const graph *g, const graph_op *op, const char **why) {
-    (void)g, (void)op;
-    *why = "the cuda backend has no kernels for folded norms yet";
-    return false;
-}
-
 bool finish(failure *f) {
     if (state.failed.kind == FAIL_NONE) return nccl_join(f);
     *f = state.failed;
@@ -222,9 +219,9 @@ bool broadcast(comm *ranks, void *data, size_t bytes, int root, failure *f) {
 }
 
 const backend cuda_backend = {
-    "cuda",        DTYPE_BF16, false,        open_backend,      close_backend, alloc,   free_block, upload,
-    transfer_down, clear,      memory,       overhead,          peak_flops,    scratch, kernels,    finish,
-    transfer_up,   cuda_adamw, cuda_publish, set_deterministic, broadcast,     serves};
+    "cuda",        DTYPE_BF16, false,        open_backend,      close_backend, alloc,        free_block, upload,
+    transfer_down, clear,      memory,       overhead,          peak_flops,    scratch,      kernels,    finish,
+    transfer_up,   cuda_adamw, cuda_publish, set_deterministic, broadcast,     folded_serves};
 } // namespace
 
 extern "C" {

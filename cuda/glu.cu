@@ -2,22 +2,20 @@
  *
  * y may be gate or up; dgate and dup may be gate and up, or dy.  Forward: reads 2, writes 1 element per element of y;
  * backward: reads 3, writes 2. */
+#include "activation.cuh"
 #include "cuda.cuh"
 
 namespace {
-/* Exponential and division of the special function unit: together within 3 units in the last place where |x| < 10. */
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-/* gelu(g) = g sigmoid(2u) with u = sqrt(2/pi) (g + 0.044715 g^3), since (1 + tanh u)/2 = sigmoid(2u). */
+/* 2u of activation.cuh */
 __device__ __forceinline__ float gelu_twice_u(float g) { return 1.5957691216057308f * (g + 0.044715f * g * g * g); }
 
-template <bool GELU> struct glu {
+struct glu {
+    activation act;
     template <int W> __device__ void operator()(float (&y)[1][W], const float (&x)[2][W], uint32_t, uint32_t) const {
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            float g = x[0][i];
-            y[0][i] = g * sigmoid(GELU ? gelu_twice_u(g) : g) * x[1][i];
-        }
+        for (int i = 0; i < W; i++) y[0][i] = activated(x[0][i], x[1][i], act.one, act.three);
     }
 };
 
@@ -37,8 +35,7 @@ template <bool GELU> struct glu_bwd {
 
 extern "C" void cuda_glu(const tensor *y, const tensor *gate, const tensor *up, int64_t n, glu_kind kind) {
     const tensor *const in[] = {gate, up}, *const out[] = {y};
-    if (kind == GLU_SILU) cuda_map<2>(in, out, n, glu<false>{});
-    else cuda_map<2>(in, out, n, glu<true>{});
+    cuda_map<2>(in, out, n, glu{activation_of(kind)});
 }
 
 extern "C" void cuda_op_glu(const kernel_call *call) {

@@ -4,6 +4,7 @@
  * Without b there is no sum and the norm reads a.  q0 and k0 are q and k before their norm.  qkv_bwd takes the
  * gradients of the three products back to h and the adapters. */
 #include "cuda.cuh"
+#include "folded.h"
 #include "product.h"
 
 static void rope_in_place(const tensor *in, const tensor *q, const tensor *k, int64_t n) {
@@ -18,7 +19,13 @@ static void rope_in_place(const tensor *in, const tensor *q, const tensor *k, in
     cuda_rope(k, k, pos, &in[NQR_FREQ], n, false);
 }
 
+size_t cuda_scratch_norm_qkv_rope(const graph *g, const graph_op *op) { return folded_scratch_forward(g, op); }
+
 void cuda_op_norm_qkv_rope(const kernel_call *call) {
+    if (call->in[NQR_RA].data) {
+        folded_norm_qkv_rope(call);
+        return;
+    }
     const tensor *in = call->in, *out = call->out, *q = &out[NQR_Q], *k = &out[NQR_K];
     float eps = call->op->attr.eps;
     int64_t n = call->batch->rows;
@@ -38,12 +45,18 @@ void cuda_op_norm_qkv_rope(const kernel_call *call) {
 }
 
 size_t cuda_scratch_qkv_bwd(const graph *g, const graph_op *op) {
+    if (op->in[QKV_RSTD]) return folded_scratch_norm_bwd(g, op->in[QKV_X], op->in[QKV_RSTD], &op->in[QKV_AQ], 3);
     return product_scratch(g, op->in[QKV_X], &op->in[QKV_AQ], 3);
 }
 
 void cuda_op_qkv_bwd(const kernel_call *call) {
     const tensor *in = call->in, *out = call->out;
     product_stack p = {3, &in[QKV_WQ], NULL, &in[QKV_AQ], call->op->attr.scale};
+    if (in[QKV_RSTD].data) {
+        folded_norm_bwd(&p, &out[QKV_DX], &out[QKV_DAQ], &in[QKV_DQ], &in[QKV_X], &in[QKV_SQ], &in[QKV_RSTD],
+                        call->batch->rows, call->scratch);
+        return;
+    }
     product_backward(&p, &out[QKV_DX], &out[QKV_DAQ], &in[QKV_DQ], &in[QKV_X], &in[QKV_SQ], call->batch->rows,
                      call->scratch);
 }

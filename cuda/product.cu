@@ -35,20 +35,14 @@ void product_tn(matrix dW, matrix dy, matrix x, int64_t n, int64_t M, int64_t K,
 
 static const tensor *A_of(const product_stack *p, int i) { return &p->AB[2 * i]; }
 static const tensor *B_of(const product_stack *p, int i) { return &p->AB[2 * i + 1]; }
-static int64_t rank_of(const product_stack *p, int i) { return A_of(p, i)->data ? A_of(p, i)->rows : 0; }
-
-typedef struct {
-    int64_t K, M, R, S; /* input width, rows of all weights, sum of the ranks, that rounded up to 8 */
-    bool stacked;       /* the weights lie below each other */
-    bool placed;        /* and all A below them, all B beside them */
-} stack_view;
+static int64_t rank_of(const product_stack *p, int i) { return product_rank(p, i); }
 
 static bool lies_at(const tensor *t, const tensor *base, int64_t row, int64_t column) {
     return t->ld == base->ld && t->data == matrix_at(base, row, column).data;
 }
 
-static stack_view look(const product_stack *p) {
-    stack_view v = {p->W[0].cols, 0, 0, 0, true, true};
+product_view product_look(const product_stack *p) {
+    product_view v = {p->W[0].cols, 0, 0, 0, true, true};
     for (int i = 0; i < p->n; i++) v.M += p->W[i].rows;
     int64_t row = 0;
     for (int i = 0; i < p->n; i++) {
@@ -64,9 +58,7 @@ static stack_view look(const product_stack *p) {
     return v;
 }
 
-/* The tensors that are there lie side by side, in order. (A single row's may do so by chance; then the stride tells.)
- */
-static bool beside(const tensor *const list[], int n) {
+bool product_beside(const tensor *const list[], int n) {
     const tensor *first = NULL;
     int64_t column = 0;
     for (int i = 0; i < n; i++) {
@@ -119,7 +111,7 @@ static void lay_strip(matrix strip, matrix s, int64_t n, int64_t R, int64_t S, f
 }
 
 /* s_i = x A_i', in one product where they lie together; returns the first s. */
-static matrix shrink(const product_stack *p, const stack_view *v, const tensor *x, const tensor *const s[], int64_t n,
+static matrix shrink(const product_stack *p, const product_view *v, const tensor *x, const tensor *const s[], int64_t n,
                      bool together) {
     matrix first = {};
     bool done = false;
@@ -138,9 +130,9 @@ static matrix shrink(const product_stack *p, const stack_view *v, const tensor *
 void product_forward(const product_stack *p, const tensor *x, const tensor *const y[], const tensor *const s[],
                      int64_t n) {
     if (!n) return;
-    stack_view v = look(p);
-    bool one = v.stacked && beside(y, p->n) && biases_stacked(p);
-    bool s_together = v.R && v.placed && beside(s, p->n);
+    product_view v = product_look(p);
+    bool one = v.stacked && product_beside(y, p->n) && biases_stacked(p);
+    bool s_together = v.R && v.placed && product_beside(s, p->n);
     bool ride = one && s_together && x->room >= v.S;
     matrix from = matrix_at(x, 0, 0);
     matrix s0 = v.R ? shrink(p, &v, x, s, n, s_together) : from;
@@ -168,7 +160,7 @@ size_t product_scratch(const graph *g, vid x, const vid *AB, int n) {
 }
 
 /* ds_i = scale dy_i B_i; returns the first, the others lie beside it. */
-static matrix expand(const product_stack *p, const stack_view *v, const tensor *dy, int64_t n, bool ride,
+static matrix expand(const product_stack *p, const product_view *v, const tensor *dy, int64_t n, bool ride,
                      void *scratch) {
     if (ride) {
         matrix ds = matrix_at(dy, 0, v->M);
@@ -185,7 +177,7 @@ static matrix expand(const product_stack *p, const stack_view *v, const tensor *
     return first;
 }
 
-static void backward_x(const product_stack *p, const stack_view *v, const tensor *dx, const tensor *dy, matrix ds,
+static void backward_x(const product_stack *p, const product_view *v, const tensor *dx, const tensor *dy, matrix ds,
                        int64_t n, bool one, bool ride) {
     matrix to = matrix_at(dx, 0, 0);
     float beta = dx->add ? 1 : 0;
@@ -213,30 +205,38 @@ static bool dA_stacked(const product_stack *p, const tensor *dAB) {
     return first != NULL;
 }
 
-static void backward_adapters(const product_stack *p, const stack_view *v, const tensor *dAB, const tensor *dy,
-                              const tensor *x, const tensor *s, matrix ds, int64_t n) {
+void product_grad_A(const product_stack *p, const tensor *dAB, matrix ds, const tensor *x, int64_t n) {
+    product_view v = product_look(p);
     bool together = dA_stacked(p, dAB), done = false;
     for (int i = 0; i < p->n; i++) {
         if (!rank_of(p, i)) continue;
-        const tensor *dA = &dAB[2 * i], *dB = &dAB[2 * i + 1];
+        const tensor *dA = &dAB[2 * i];
         if (dA->data && !done)
-            product_tn(matrix_at(dA, 0, 0), ds, matrix_at(x, 0, 0), n, together ? v->R : dA->rows, v->K, 1, dA->add);
+            product_tn(matrix_at(dA, 0, 0), ds, matrix_at(x, 0, 0), n, together ? v.R : dA->rows, v.K, 1, dA->add);
         done = together;
-        if (dB->data)
-            product_tn(matrix_at(dB, 0, 0), matrix_at(&dy[i], 0, 0), matrix_at(&s[i], 0, 0), n, dB->rows, dB->cols,
-                       p->scale, dB->add);
         ds.data += (size_t)rank_of(p, i) * dtype_size(ds.type);
+    }
+}
+
+void product_grad_B(const product_stack *p, const tensor *dAB, const tensor *dy, const tensor *s, int64_t n) {
+    for (int i = 0; i < p->n; i++) {
+        const tensor *dB = &dAB[2 * i + 1];
+        if (!rank_of(p, i) || !dB->data) continue;
+        product_tn(matrix_at(dB, 0, 0), matrix_at(&dy[i], 0, 0), matrix_at(&s[i], 0, 0), n, dB->rows, dB->cols,
+                   p->scale, dB->add);
     }
 }
 
 void product_backward(const product_stack *p, const tensor *dx, const tensor *dAB, const tensor *dy, const tensor *x,
                       const tensor *s, int64_t n, void *scratch) {
-    stack_view v = look(p);
+    product_view v = product_look(p);
     const tensor *list[PRODUCT_STACK];
     for (int i = 0; i < p->n; i++) list[i] = &dy[i];
-    bool one = v.stacked && beside(list, p->n), ride = one && v.R && v.placed && dy[p->n - 1].room >= v.S;
+    bool one = v.stacked && product_beside(list, p->n), ride = one && v.R && v.placed && dy[p->n - 1].room >= v.S;
     matrix ds = {};
     if (v.R) ds = expand(p, &v, dy, n, ride, scratch);
     if (dx->data) backward_x(p, &v, dx, dy, ds, n, one, ride);
-    if (v.R) backward_adapters(p, &v, dAB, dy, x, s, ds, n);
+    if (!v.R) return;
+    product_grad_A(p, dAB, ds, x, n);
+    product_grad_B(p, dAB, dy, s, n);
 }

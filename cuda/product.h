@@ -40,6 +40,19 @@ typedef struct {
     float scale;
 } product_stack;
 
+/* How a stack lies (docs/adr/0008). */
+typedef struct {
+    int64_t K, M, R, S; /* input width, rows of all weights, sum of the ranks, that rounded up to 8 */
+    bool stacked;       /* the weights lie below each other */
+    bool placed;        /* and all A below them, all B beside them */
+} product_view;
+product_view product_look(const product_stack *p);
+/* The rank of adapter i; 0: none. */
+static inline int64_t product_rank(const product_stack *p, int i) { return p->AB[2 * i].data ? p->AB[2 * i].rows : 0; }
+/* The tensors that are there lie side by side, in order. (A single row's may do so by chance; then the stride tells.)
+ */
+bool product_beside(const tensor *const list[], int n);
+
 /* y_i = x W_i' + bias_i + scale s_i B_i' with s_i = x A_i' */
 void product_forward(const product_stack *p, const tensor *x, const tensor *const y[], const tensor *const s[],
                      int64_t n);
@@ -48,6 +61,9 @@ void product_forward(const product_stack *p, const tensor *x, const tensor *cons
  * data is not wanted. dAB: dA and dB of each in turn; dy, s: [n] in a row. scratch: product_scratch bytes. */
 void product_backward(const product_stack *p, const tensor *dx, const tensor *dAB, const tensor *dy, const tensor *x,
                       const tensor *s, int64_t n, void *scratch);
+/* Its last two parts by themselves; ds_i lie side by side. */
+void product_grad_A(const product_stack *p, const tensor *dAB, matrix ds, const tensor *x, int64_t n);
+void product_grad_B(const product_stack *p, const tensor *dAB, const tensor *dy, const tensor *s, int64_t n);
 /* `AB`: the stack's adapters as the op has them. */
 size_t product_scratch(const graph *g, vid x, const vid *AB, int n);
 
@@ -55,6 +71,9 @@ size_t product_scratch(const graph *g, vid x, const vid *AB, int n);
 size_t cuda_scratch_linear_lora_bwd(const graph *g, const graph_op *op);
 size_t cuda_scratch_gate_up_bwd(const graph *g, const graph_op *op);
 size_t cuda_scratch_qkv_bwd(const graph *g, const graph_op *op);
+size_t cuda_scratch_linear_lora(const graph *g, const graph_op *op);
+size_t cuda_scratch_gate_up_glu(const graph *g, const graph_op *op);
+size_t cuda_scratch_norm_qkv_rope(const graph *g, const graph_op *op);
 size_t cuda_scratch_linear_ce(const graph *g, const graph_op *op);
 size_t cuda_scratch_linear_ce_bwd(const graph *g, const graph_op *op);
 size_t cuda_scratch_attention(const graph *g, const graph_op *op);

@@ -5,6 +5,7 @@
  * one place, are in the same thread, because the tile has all of a head, and the same columns of both weights. */
 #ifndef CUDA_WGMMA_EPILOGUE_CUH
 #define CUDA_WGMMA_EPILOGUE_CUH
+#include "activation.cuh"
 #include "cuda.cuh"
 #include "wgmma.cuh"
 
@@ -19,11 +20,12 @@ struct tile_maps {
 struct epilogue_args {
     int rows;
     const float *row_scale; /* [rows]; NULL: 1 */
+    const float *sum_scale; /* [rows]; NULL: 1 */
     const int32_t *pos;     /* [rows] */
     const float *table;     /* [positions, head width / 2, 2]: cosines and sines */
     int rope_cols;
-    float act1, act3; /* act(g) = g sigmoid(g (act1 + act3 g g)) */
-    float *row_sums;  /* [rows, parts]; NULL: not wanted */
+    activation act;
+    float *row_sums; /* [rows, parts]; NULL: not wanted */
     int parts;
 };
 
@@ -92,9 +94,7 @@ struct thread_rows {
         int mine = from + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
         row[0] = min(mine, args.rows - 1), row[1] = min(mine + 8, args.rows - 1);
     }
-    WGMMA_INLINE float scale(const epilogue_args &args, int which) const {
-        return args.row_scale ? args.row_scale[row[which]] : 1.0f;
-    }
+    WGMMA_INLINE float factor(const float *of_rows, int which) const { return of_rows ? of_rows[row[which]] : 1.0f; }
     /* Four lanes hold a row: their sums together, in a fixed order. Rows behind the last hold zeros. */
     static WGMMA_INLINE void write_sums(const epilogue_args &args, const float (&sum)[2], int from, int col) {
         int mine = from + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
@@ -132,7 +132,7 @@ template <int HEAD> struct rope_epilogue {
         thread_rows mine(args, row);
 #pragma unroll
         for (int w = 0; w < 2; w++) {
-            float scale = mine.scale(args, w);
+            float scale = mine.factor(args.row_scale, w);
             const float *turns = args.table + (int64_t)args.pos[mine.row[w]] * HEAD + threadIdx.x % 4 * 4;
 #pragma unroll
             for (int i = 0; i < HEAD / 16; i++) { /* 8 columns of the low half and those HEAD/2 further */
@@ -156,14 +156,15 @@ template <int HEAD> struct rope_epilogue {
     }
 };
 
-/* Rows scaled; gate and up kept in c[0] and c[1], their product with the activation in y. */
+/* Rows scaled; gate and up kept in c[0] and c[1], their product with the activation in y, of gate and up as they are
+ * stored: whoever makes y again has no others. */
 struct glu_epilogue {
     enum { SOURCES = 2 };
     template <int N, int SLOTS>
     static WGMMA_INLINE void store(float (&sums)[N], const epilogue_args &args, const tile_maps &maps,
                                    pieces<SLOTS> &out, int row, int col) {
         thread_rows mine(args, row);
-        float scale[2] = {mine.scale(args, 0), mine.scale(args, 1)};
+        float scale[2] = {mine.factor(args.row_scale, 0), mine.factor(args.row_scale, 1)};
 #pragma unroll
         for (int i = 0; i < N; i++) sums[i] *= scale[i / 2 % 2];
 #pragma unroll
@@ -172,8 +173,8 @@ struct glu_epilogue {
             out.put(sums, piece + N / 64, &maps.c[1], col + piece * 64, row);
 #pragma unroll
             for (int i = piece * 32; i < piece * 32 + 32; i++) {
-                float g = sums[i], x = g * (args.act1 + args.act3 * g * g);
-                sums[i] = __fdividef(g, 1 + __expf(-x)) * sums[i + N / 2];
+                uint32_t stored = two(sums[i], sums[i + N / 2]);
+                sums[i] = activated(low_of(stored), high_of(stored), args.act.one, args.act.three);
             }
             out.put(sums, piece, &maps.y, col + piece * 64, row);
         }
@@ -241,22 +242,23 @@ struct glu_bwd_epilogue {
         }
         thread_rows::write_sums(args, dots, row, col);
     }
-    /* x = g (act1 + act3 g g), s = sigmoid(x): act' = s (1 + g (1 - s) x') */
+    /* x = g (one + three g g), s = sigmoid(x): act' = s (1 + g (1 - s) x') */
     static WGMMA_INLINE float dgate(const epilogue_args &args, float dy, float g, float u, float *du) {
-        float s = __fdividef(1, 1 + __expf(-g * (args.act1 + args.act3 * g * g)));
+        float s = __fdividef(1, 1 + __expf(-g * (args.act.one + args.act.three * g * g)));
         *du = dy * g * s;
-        return dy * u * s * (1 + g * (1 - s) * (args.act1 + 3 * args.act3 * g * g));
+        return dy * u * s * (1 + g * (1 - s) * (args.act.one + 3 * args.act.three * g * g));
     }
 };
 
-/* Two matrices added, the second times a factor by row. */
+/* Sums times a factor by row; two matrices added, the second times another. */
 struct norm_bwd_epilogue {
     enum { SOURCES = 1 };
     template <int SLOTS>
     static WGMMA_INLINE void store(float (&sums)[64], const epilogue_args &args, const tile_maps &maps,
                                    pieces<SLOTS> &out, int row, int col) {
         thread_rows mine(args, row);
-        float scale[2] = {mine.scale(args, 0), mine.scale(args, 1)};
+        float by[2] = {mine.factor(args.sum_scale, 0), mine.factor(args.sum_scale, 1)};
+        float scale[2] = {mine.factor(args.row_scale, 0), mine.factor(args.row_scale, 1)};
 #pragma unroll
         for (int piece = 0; piece < 2; piece++) {
             int from = col + piece * 64;
@@ -269,8 +271,8 @@ struct norm_bwd_epilogue {
                 ldmatrix_x4(h, piece_address(out.slot(1), g));
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    x[i] = two(s[2 * i] + low_of(x[i]) + scale[i % 2] * low_of(h[i]),
-                               s[2 * i + 1] + high_of(x[i]) + scale[i % 2] * high_of(h[i]));
+                    x[i] = two(by[i % 2] * s[2 * i] + low_of(x[i]) + scale[i % 2] * low_of(h[i]),
+                               by[i % 2] * s[2 * i + 1] + high_of(x[i]) + scale[i % 2] * high_of(h[i]));
                 stmatrix_x4(at0, x[0], x[1], x[2], x[3]);
             }
             out.send(out.slot(0), &maps.c[0], from, row);

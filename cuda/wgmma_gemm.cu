@@ -81,6 +81,8 @@ bool map_b(CUtensorMap *map, const wgmma_call *g, const void *b, int64_t depth, 
     return map_matrix(map, b, nt ? g->cols : depth, nt ? depth : g->cols, ld, 64, f);
 }
 
+int64_t ld_in_up(const wgmma_call *g) { return g->ld_in_up ? g->ld_in_up : g->ld_in; }
+
 bool map_operands(tile_maps *maps, const wgmma_call *g, failure *f) {
     memset(maps, 0, sizeof *maps);
     TRY(map_matrix(&maps->a, g->a, g->rows, g->depth, g->lda, BM, f));
@@ -96,16 +98,14 @@ bool map_operands(tile_maps *maps, const wgmma_call *g, failure *f) {
     if (w.c_up) TRY(map_matrix(&maps->c[1], g->c_up, g->rows, g->cols, g->ldc, GROUP_ROWS, f));
     if (w.y) TRY(map_matrix(&maps->y, g->y, g->rows, g->cols, g->ldy, GROUP_ROWS, f));
     if (w.in) TRY(map_matrix(&maps->in[0], g->in, g->rows, g->cols, g->ld_in, GROUP_ROWS, f));
-    if (w.in_up) TRY(map_matrix(&maps->in[1], g->in_up, g->rows, g->cols, g->ld_in, GROUP_ROWS, f));
+    if (w.in_up) TRY(map_matrix(&maps->in[1], g->in_up, g->rows, g->cols, ld_in_up(g), GROUP_ROWS, f));
     return true;
 }
 
 epilogue_args extra_of(const wgmma_call *g) {
-    bool silu = g->glu == GLU_SILU;
-    return {(int)g->rows, g->row_scale, g->rope.pos, g->rope.table, (int)g->rope.cols,
-            /* gelu(g) = g sigmoid(2 u), u = sqrt(2/pi) (g + 0.044715 g^3) */
-            silu ? 1.0f : 1.5957691216057308f, silu ? 0.0f : 1.5957691216057308f * 0.044715f, g->row_sums,
-            (int)wgmma_parts(g->cols)};
+    return {(int)g->rows,          g->row_scale,  g->sum_scale,
+            g->rope.pos,           g->rope.table, (int)g->rope.cols,
+            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->cols)};
 }
 
 int64_t blocks_of(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -162,8 +162,17 @@ template <int B_MN> bool launch_plain(const wgmma_call *g, cudaStream_t stream, 
 
 bool aligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 8 == 0; }
 
+/* A build for older cards alone has these kernels without their bodies. */
+bool has_code() {
+    static int found = -1;
+    cudaFuncAttributes of_table;
+    if (found < 0) found = cudaFuncGetAttributes(&of_table, table_kernel) == cudaSuccess && of_table.ptxVersion >= 90;
+    return found;
+}
+
 const char *why_not(const wgmma_call *g) {
-    if (cuda_arch() != 90) return "the card is not of compute capability 9.0";
+    const char *why;
+    if (!wgmma_here(&why)) return why;
     wants w = wants_of(g->kind);
     if (g->form != w.form && (!w.any_form || g->form != GEMM_NN)) return "this form is not served";
     if (g->depth < 8) return "nothing to sum over";
@@ -177,7 +186,7 @@ const char *why_not(const wgmma_call *g) {
     if (w.c_up) fine = fine && aligned(g->c_up, 0);
     if (w.y) fine = fine && aligned(g->y, g->ldy);
     if (w.in) fine = fine && aligned(g->in, g->ld_in);
-    if (w.in_up) fine = fine && aligned(g->in_up, 0);
+    if (w.in_up) fine = fine && aligned(g->in_up, ld_in_up(g));
     if (!fine) return "bases and strides must be multiples of 16 bytes";
     if (g->kind != WGMMA_ROPE) return NULL;
     if (g->rope.head_dim != 64 && g->rope.head_dim != 128) return "heads must be 64 or 128 wide";
@@ -185,6 +194,13 @@ const char *why_not(const wgmma_call *g) {
     return aligned(g->rope.table, 0) ? NULL : "the table of angles must be at a multiple of 16 bytes";
 }
 } // namespace
+
+bool wgmma_here(const char **why) {
+    *why = "the card is not of compute capability 9.0";
+    if (cuda_arch() != 90) return false;
+    *why = "this build has no code for sm_90a";
+    return has_code();
+}
 
 bool wgmma_serves(const wgmma_call *g, const char **why) {
     *why = why_not(g);

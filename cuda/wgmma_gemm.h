@@ -12,7 +12,7 @@
  * into their neighbours, with the norm's weight folded into the weights behind it (k = rstd of a row, h its input):
  *   forward   z = k o (h W')            WGMMA_ROPE, WGMMA_GLU with row_scale = k
  *             h = a W' + h, sum of h^2  WGMMA_ADD; wgmma_rstd makes k of it
- *   backward  dz already times k, and <dz, z> by row; dh = dz W + dh - (k^2 / D) <dz, z> h   WGMMA_NORM_BWD
+ *   backward  with <dz, z> by row: dh = k o (dz W') + dh - (k^2 / D) <dz, z> h   WGMMA_NORM_BWD with sum_scale = k
  * Weights keep Hugging Face's order of rows in all of them. */
 #ifndef CUDA_WGMMA_GEMM_H
 #define CUDA_WGMMA_GEMM_H
@@ -27,13 +27,13 @@ typedef enum {
     /* NT: rows times row_scale; the first rope.cols columns, heads side by side, turn by their row's position as
      * cuda_rope does */
     WGMMA_ROPE,
-    /* NT: rows times row_scale; c and c_up are gate = a b' and up = a b_up'; y = act(gate) up */
+    /* NT: rows times row_scale; c and c_up are gate = a b' and up = a b_up'; y = act(gate) up of these, as stored */
     WGMMA_GLU,
     /* NT: c = a b' + in; row_sums: of c^2 */
     WGMMA_ADD,
     /* NN: with dy = a b, in = gate and in_up = up: c = dgate, c_up = dup; row_sums: of dgate gate + dup up */
     WGMMA_GLU_BWD,
-    /* NN: c = a b + in + row_scale in_up */
+    /* NN: c = sum_scale a b + in + row_scale in_up */
     WGMMA_NORM_BWD,
 } wgmma_kind;
 
@@ -54,20 +54,22 @@ typedef struct {
     int64_t rank;        /* 0: no tail */
     const void *a2, *b2; /* a2[rows,rank]; b2[cols,rank] for GEMM_NT, [rank,cols] for GEMM_NN */
     int64_t lda2, ldb2;
-    const float *row_scale; /* [rows], of the kinds that name it; NULL: 1 */
+    const float *row_scale, *sum_scale; /* [rows], of the kinds that name them; NULL: 1 */
     wgmma_rope rope;
     glu_kind glu;
     const void *b_up, *b2_up; /* WGMMA_GLU: as b and b2, with their strides */
     void *c_up;               /* as c, with its stride */
     void *y;                  /* [rows,cols], WGMMA_GLU */
     int64_t ldy;
-    const void *in, *in_up; /* [rows,cols], of the kinds that name them; may be c and c_up */
-    int64_t ld_in;
+    const void *in, *in_up;  /* [rows,cols], of the kinds that name them; may be c and c_up */
+    int64_t ld_in, ld_in_up; /* ld_in_up 0: ld_in */
     float *row_sums; /* [rows,wgmma_parts(cols)], each the sum over 128 columns of what is stored; NULL: not wanted */
     int tile;        /* columns of a tile: 128, 192, 256 (the last two for WGMMA_PLAIN alone); 0: chosen by shape */
     int group;       /* rows of tiles that are walked together, for the L2; 0: the usual */
 } wgmma_call;
 
+/* Whether this card and this build have these products at all; where not, *why says so (a constant text). */
+bool wgmma_here(const char **why);
 /* Whether this card and these operands are served. Where not, *why says so (a constant text). */
 bool wgmma_serves(const wgmma_call *g, const char **why);
 /* Enqueues the product on `stream`. Operands that are not served are a failure. */

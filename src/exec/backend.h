@@ -14,6 +14,7 @@ typedef struct {
     int64_t n;
     bool decays;
     tensor working; /* copy in the compute type, refreshed by the step; data NULL: none */
+    tensor fold;    /* [cols], of the compute type: the copy's columns are times it (pass_fold); data NULL: are not */
 } optim_group;
 
 typedef struct {

@@ -6,8 +6,9 @@
  * W may be several weights that read the same x, one below the other (q, k, v; gate, up), B then block-diagonal.  S is
  * the sum of their ranks rounded up to 8; what is in no block stays 0.  So x and dy get S columns of room behind each
  * row, which belong to the op that is running; outputs of stacked weights lie side by side in one matrix, the
- * gradients of their A below each other. Every trainable param gets a working copy in the compute type; only masters
- * and gradients stay float32. */
+ * gradients of their A below each other. Folded forms (pass_fold) have their small operands in the scratch and need no
+ * room; their W and A are stored with the columns times the norm's weight. Every trainable param gets a working copy in
+ * the compute type; only masters and gradients stay float32. */
 #include "base/array.h"
 #include "pass/pass.h"
 
@@ -18,6 +19,7 @@ enum { STACK = 3 };
 typedef struct {
     int n;
     vid W[STACK], bias[STACK], A[STACK], B[STACK]; /* params; absent: 0 */
+    vid fold;                                      /* the norm's weight of a folded form; 0: W and A lie as they are */
 } stack;
 
 static int64_t strip(const graph *g, const stack *s) {
@@ -96,6 +98,27 @@ static void put_below(graph *g, const vid *list, int n) {
     if (first && row > g->values[first].rows) g->values[first].storage_rows = row;
 }
 
+static void fold_weights(graph *g, const stack *s) {
+    for (int i = 0; i < s->n; i++) {
+        vid both[] = {s->W[i], s->A[i]};
+        for (int k = 0; k < 2 && s->fold; k++) {
+            if (!both[k]) continue;
+            assert(!g->values[both[k]].fold || g->values[both[k]].fold == s->fold);
+            g->values[both[k]].fold = s->fold;
+        }
+    }
+}
+
+static vid norm_of(const graph_op *o) {
+    switch ((int)o->kind) {
+    case OP_gate_up_glu: return o->in[GUG_NORM];
+    case OP_gate_up_bwd: return o->in[GUB_NORM];
+    case OP_norm_qkv_rope: return o->in[NQR_RA] ? o->in[NQR_W] : 0;
+    case OP_qkv_bwd: return o->in[QKV_NORM];
+    default: return 0;
+    }
+}
+
 static stack stack_of(const graph_op *o) {
     stack s = {.n = 1};
     int W = LORA_W, bias = -1, A = LORA_A;
@@ -111,6 +134,7 @@ static stack stack_of(const graph_op *o) {
         s.A[i] = o->in[A + 2 * i];
         s.B[i] = o->in[A + 2 * i + 1];
     }
+    s.fold = norm_of(o);
     return s;
 }
 
@@ -118,6 +142,9 @@ static void place_op(graph *g, const graph_op *o) {
     stack s = stack_of(o);
     int64_t S = strip(g, &s);
     place_weights(g, &s);
+    fold_weights(g, &s);
+    if (s.fold || (o->kind == OP_linear_lora && o->in[LORA_RES])) S = 0; /* needs no room */
+    if (o->kind == OP_linear_lora_bwd && o->in[LORA_BWD_GATE]) S = 0;
     switch ((int)o->kind) {
     case OP_linear_lora: make_room(g, o->in[LORA_X], S); break;
     case OP_linear_lora_bwd: make_room(g, o->in[LORA_BWD_DY], S); break;
@@ -133,7 +160,7 @@ static void place_op(graph *g, const graph_op *o) {
     case OP_norm_qkv_rope: {
         bool norms = o->out[NQR_Q0] != 0;
         vid products[STACK] = {o->out[norms ? NQR_Q0 : NQR_Q], o->out[norms ? NQR_K0 : NQR_K], o->out[NQR_V]};
-        make_room(g, o->out[NQR_H], S);
+        if (o->out[NQR_H]) make_room(g, o->out[NQR_H], S);
         put_beside(g, products, STACK, 0);
         put_beside(g, &o->out[NQR_SQ], STACK, 0);
         break;

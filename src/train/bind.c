@@ -1,4 +1,7 @@
-/* bind.c - weights from files, adapters from files or new, or random weights for measuring; see bind.h. */
+/* bind.c - weights from files, adapters from files or new, or random weights for measuring; see bind.h.
+ *
+ * Where pass_layout says so (graph_value.fold), what products read has its columns times a norm's weight: frozen params
+ * are bound so, of trainable ones the working copy is published so, and the master stays what files hold. */
 #include "train/bind.h"
 #include "base/array.h"
 #include "base/rng.h"
@@ -21,20 +24,47 @@ static bool init_adapter(session *s, vid v, failure *f) {
     return ok;
 }
 
+/* The tensor times the norm's weight by column, in float32: one rounding to the type that is stored. The norm is
+ * rounded as the device has it. */
+static bool bind_folded(session *s, vid v, const st_tensor *t, const st_tensor *norm, failure *f) {
+    const graph_value *value = &s->g.values[v];
+    size_t rows = (size_t)value->rows, cols = (size_t)value->cols, size = sizeof(float);
+    dtype type = s->g.values[value->fold].type;
+    float *x = xmalloc(rows * cols * size), *g = xmalloc(cols * size);
+    void *stored = xmalloc(cols * size);
+    dtype_to_f32(g, norm->data, norm->type, cols);
+    dtype_from_f32(stored, type, g, cols);
+    dtype_to_f32(g, stored, type, cols);
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < rows; i++) {
+        float *row = x + i * cols;
+        dtype_to_f32(row, (const char *)t->data + i * cols * dtype_size(t->type), t->type, cols);
+        for (size_t j = 0; j < cols; j++) row[j] *= g[j];
+    }
+    bool ok = executor_bind(s->x, v, x, DTYPE_F32, f);
+    free(stored);
+    free(g);
+    free(x);
+    return ok;
+}
+
 static bool bind_files(session *s, failure *f) {
     int n = (int)arrlen(s->g.values);
     const st_tensor **found = xcalloc((size_t)n, sizeof *found);
     bool ok = model_weights_find(&s->g, s->weights, &s->model, found, f) &&
               (!s->adapter || adapter_weights_find(&s->g, s->adapter, found, f));
     for (vid v = 1; v < n && ok; v++) {
-        if (found[v]) ok = executor_bind(s->x, v, found[v]->data, found[v]->type, f);
+        const graph_value *value = &s->g.values[v];
+        if (found[v] && value->fold && !value->working) ok = bind_folded(s, v, found[v], found[value->fold], f);
+        else if (found[v]) ok = executor_bind(s->x, v, found[v]->data, found[v]->type, f);
         else if (s->g.values[v].role == ROLE_PARAM) ok = init_adapter(s, v, f);
     }
     free(found);
     return ok;
 }
 
-/* One block of random numbers serves every matrix; it lives as long as the session, where weights are used in place. */
+/* One block of random numbers serves every matrix; it lives as long as the session, where weights are used in place.
+ * Norms are 1, so that folded weights are as they are. */
 static bool bind_random(session *s, failure *f) {
     int64_t most = 0;
     for (vid v = 1; v < arrlen(s->g.values); v++)
@@ -74,7 +104,8 @@ static bool publish_working(session *s, failure *f) {
         if (!value->working) continue;
         optim_group g = {.weight = executor_data(s->x, v),
                          .n = value_count(value),
-                         .working = executor_tensor(s->x, value->working)};
+                         .working = executor_tensor(s->x, value->working),
+                         .fold = executor_tensor(s->x, value->fold)};
         arrput(groups, g);
     }
     bool ok = !groups || s->b->publish(groups, (int)arrlen(groups), f);

@@ -33,6 +33,7 @@ static bool add_group(optimizer *o, vid v, failure *f) {
                s->b->clear(m, bytes, f) && s->b->clear(u, bytes, f));
     g.m = m, g.v = u;
     if (value->working) g.working = executor_tensor(s->x, value->working);
+    if (value->fold) g.fold = executor_tensor(s->x, value->fold);
     arrput(o->groups, g);
     arrput(o->params, v);
     o->shared |= value->elsewhere;

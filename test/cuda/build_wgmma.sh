@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 out=${1:-build/test_wgmma_gemm}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$(dirname "$out")" "$out.o"
-for c in src/base/failure src/base/memory src/base/text src/base/file src/base/array src/base/dtype cuda/gemm \
+for c in src/base/failure src/base/memory src/base/text src/base/file src/base/array src/base/dtype src/base/mapped src/base/host_memory src/base/log cuda/gemm \
     test/cuda/wgmma_stand_in; do
     gcc -std=gnu11 -D_GNU_SOURCE -O2 -Isrc -Icuda -I"$cuda/include" -I/usr/include/stb -c $c.c -o "$out.o/$(basename $c).o"
 done

@@ -4,18 +4,19 @@
 
 #include <math.h>
 
-enum { WEIGHT, M, VAR, GRAD, WORKING, ROOM, GROUPS = 8, STEPS = 4 };
+enum { WEIGHT, M, VAR, GRAD, WORKING, FOLD, ROOM, GROUPS = 11, STEPS = 4 };
 
 typedef struct {
     int64_t rows, cols, ld; /* ld 0: no working copy */
     dtype type;
-    bool decays;
+    bool decays, fold; /* fold: the copy's columns are times a vector */
 } param;
 
 static const param params[GROUPS] = {
-    {1, 3, 3, DTYPE_BF16, true},   {64, 100, 148, DTYPE_BF16, true},  {300, 16, 80, DTYPE_BF16, false},
-    {33, 7, 12, DTYPE_BF16, true}, {4096, 1, 1, DTYPE_BF16, false},   {100, 1000, 0, DTYPE_F32, true},
-    {50, 64, 72, DTYPE_F32, true}, {1, 8193, 8193, DTYPE_F32, false},
+    {1, 3, 3, DTYPE_BF16, true},         {64, 100, 148, DTYPE_BF16, true},      {300, 16, 80, DTYPE_BF16, false},
+    {33, 7, 12, DTYPE_BF16, true},       {4096, 1, 1, DTYPE_BF16, false},       {100, 1000, 0, DTYPE_F32, true},
+    {50, 64, 72, DTYPE_F32, true},       {16, 72, 104, DTYPE_BF16, true, true}, {9, 37, 37, DTYPE_BF16, true, true},
+    {50, 64, 64, DTYPE_F32, true, true}, {1, 8193, 8193, DTYPE_F32, false},
 };
 
 typedef struct {
@@ -43,15 +44,22 @@ static void make(state *s) {
         block_upload(w);
         for (int64_t r = 0; p->ld && r < p->rows; r++)
             block_allow(w, (size_t)(r * p->ld) * dtype_size(p->type), (size_t)p->cols * dtype_size(p->type));
+        block *fold = &s->blocks[k][FOLD];
+        block_make(fold, (size_t)p->cols * dtype_size(p->type), 0);
+        for (int64_t c = 0; c < p->cols; c++)
+            store_value(block_at(fold, (size_t)c * dtype_size(p->type)), p->type, 1 + 0.3 * random_normal());
+        block_upload(fold);
         for (int i = 0; i < GRAD; i++) block_allow(&s->blocks[k][i], 0, (size_t)n * 4);
-        s->host[k] = (optim_group){at[WEIGHT], at[M], at[VAR], at[GRAD], n, p->decays, {0}};
+        s->host[k] = (optim_group){at[WEIGHT], at[M], at[VAR], at[GRAD], n, p->decays, {0}, {0}};
         s->device[k] = (optim_group){block_device(&s->blocks[k][WEIGHT], 0),
                                      block_device(&s->blocks[k][M], 0),
                                      block_device(&s->blocks[k][VAR], 0),
                                      block_device(&s->blocks[k][GRAD], 0),
                                      n,
                                      p->decays,
-                                     {.type = p->type, .rows = p->rows, .cols = p->cols, .ld = p->ld}};
+                                     {.type = p->type, .rows = p->rows, .cols = p->cols, .ld = p->ld},
+                                     {.type = p->type, .rows = p->cols, .cols = 1, .ld = 1}};
+        s->device[k].fold.data = p->fold ? block_device(fold, 0) : NULL;
         s->device[k].working.data = p->ld ? block_device(w, 0) : NULL;
     }
 }
@@ -61,23 +69,25 @@ static void download(state *s) {
         for (int i = 0; i < ROOM; i++) block_download(&s->blocks[k][i]);
 }
 
-/* Working copies are the device's own weights, rounded. */
+/* Working copies are the device's own weights, times what they are folded with, rounded. */
 static bool check_working(const state *s, int k) {
     const param *p = &params[k];
     const float *weight = (const void *)(s->blocks[k][WEIGHT].after + GUARD);
     for (int64_t i = 0; p->ld && i < p->rows * p->cols; i++) {
         size_t at = (size_t)(i / p->cols * p->ld + i % p->cols) * dtype_size(p->type);
         double got = stored_value(s->blocks[k][WORKING].after + GUARD + at, p->type);
-        if (got == round_to(p->type, (double)weight[i])) continue;
+        const unsigned char *by = s->blocks[k][FOLD].after + GUARD + (size_t)(i % p->cols) * dtype_size(p->type);
+        float want = weight[i] * (p->fold ? (float)stored_value(by, p->type) : 1);
+        if (got == round_to(p->type, (double)want)) continue;
         printf("FAIL adamw: param %d, element %lld of the working copy: %g of %g\n", k, (long long)i, got,
-               (double)weight[i]);
+               (double)want);
         return false;
     }
     return true;
 }
 
 static bool check_group(const state *s, int k, double tolerance) {
-    static const char *const names[] = {"weight", "m", "v", "grad", "working copy"};
+    static const char *const names[] = {"weight", "m", "v", "grad", "working copy", "fold"};
     for (int i = 0; i < ROOM; i++) {
         const char *damage = block_damage(&s->blocks[k][i]);
         if (damage) {

@@ -3,6 +3,7 @@
 #include "cuda_ops.h"
 
 #define ADD  .add = true
+#define FOLD .folded = true
 #define NORM .attr = {.eps = 1e-5f}
 
 const op_case cuda_cases[] = {
@@ -76,6 +77,33 @@ const op_case cuda_cases[] = {
      .absent = " bq bk bv wq wk q0 k0 rq rk ", .attr = {.eps = 1e-5f, .head_dim = 64, .scale = 2}},
     {OP_norm_qkv_rope, "N=140 D=256 H=4 G=2 d=64 R=16", .attr = {.eps = 1e-5f, .head_dim = 64, .scale = 2}},
     {OP_qkv_bwd, "N=140 D=256 H=4 G=2 d=64 R=16", .rows = 133, ADD, .attr = {.scale = 2}},
+    {OP_linear_lora, "N=140 K=256 M=384 R=16", FOLD, .rows = 133, .absent = " bias ",
+     .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_linear_lora, "N=300 K=520 M=136 R=3", FOLD, .absent = " bias rstd ", .attr = {.scale = 0.5f}},
+    {OP_linear_lora, "N=33 K=256 M=384 R=16", FOLD, .absent = " bias A B s ", .attr = {.eps = 1e-6f}},
+    {OP_linear_lora_bwd, "N=140 K=512 M=256 R=16", FOLD, .rows = 133, ADD, .attr = {.scale = 2}},
+    {OP_linear_lora_bwd, "N=300 K=136 M=256 R=3", FOLD, .absent = " dot ", .attr = {.scale = 2, .glu = GLU_GELU_TANH}},
+    {OP_linear_lora_bwd, "N=33 K=512 M=256 R=16", FOLD, .absent = " A B x s dA dB "},
+    {OP_gate_up_glu, "N=140 K=256 F=512 R=16", FOLD, .rows = 133, .attr = {.eps = 1e-5f, .scale = 0.5f}},
+    {OP_gate_up_glu, "N=300 K=200 F=72 R=5", FOLD, .attr = {.eps = 1e-5f, .scale = 2, .glu = GLU_GELU_TANH}},
+    {OP_gate_up_glu, "N=33 K=256 F=512 R=16", FOLD, .absent = " Ag Bg sg ", .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_gate_up_glu, "N=33 K=256 F=512 R=16", FOLD, .absent = " Ag Bg sg Au Bu su ", .attr = {.eps = 1e-5f}},
+    {OP_gate_up_bwd, "N=140 K=256 F=512 R=16", FOLD, .rows = 133, ADD, .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_gate_up_bwd, "N=300 K=200 F=72 R=5", FOLD, .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_gate_up_bwd, "N=33 K=256 F=512 R=16", FOLD, .absent = " Ag Bg sg dAg dBg ", .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_gate_up_bwd, "N=33 K=256 F=512 R=16", FOLD, .absent = " Ag Bg sg dAg dBg Au Bu su dAu dBu ",
+     .attr = {.eps = 1e-5f}},
+    {OP_gate_up_bwd, "N=33 K=256 F=512 R=16", FOLD, .absent = " dx dot dres ", .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_norm_qkv_rope, "N=140 D=256 H=4 G=2 d=64 R=16", FOLD, .rows = 133, .docs = 2,
+     .attr = {.eps = 1e-5f, .head_dim = 64, .scale = 2}},
+    {OP_norm_qkv_rope, "N=300 D=264 H=3 G=1 d=128 R=5", FOLD, .absent = " Ak Bk sk ",
+     .attr = {.eps = 1e-5f, .head_dim = 128, .scale = 2}},
+    {OP_norm_qkv_rope, "N=33 D=256 H=4 G=2 d=64 R=16", FOLD, .absent = " Aq Bq sq Ak Bk sk Av Bv sv ",
+     .attr = {.eps = 1e-5f, .head_dim = 64}},
+    {OP_qkv_bwd, "N=140 D=256 H=4 G=2 d=64 R=16", FOLD, .rows = 133, ADD, .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_qkv_bwd, "N=300 D=264 H=3 G=1 d=128 R=5", FOLD, .absent = " Ak Bk sk dAk dBk ",
+     .attr = {.eps = 1e-5f, .scale = 2}},
+    {OP_qkv_bwd, "N=33 D=256 H=4 G=2 d=64 R=16", FOLD, .absent = " dx dot dres ", .attr = {.eps = 1e-5f, .scale = 2}},
     {OP_qkv_rope_bwd, "N=140 H=4 G=2 d=64", .rows = 133, .docs = 2, .attr = {.head_dim = 64}},
     {OP_qkv_rope_bwd, "N=33 H=32 G=8 d=128", .attr = {.head_dim = 128}},
     {OP_qkv_rope_bwd, "N=9 H=3 G=1 d=256", .absent = " dot ", .attr = {.head_dim = 256}},

@@ -228,7 +228,14 @@ static void place(device_call *d, int i) {
     *tensor_at(d, i) = t;
 }
 
+/* What the stored weight's columns are times (pass_layout); NULL: they lie as they are. */
+static const double *fold_of(device_call *d, int i) {
+    if (i >= d->set->n_in || !d->g.values[d->call.op->in[i]].fold) return NULL;
+    return operand_find(d->set->in, d->set->n_in, "w")->value;
+}
+
 static void write_operand(device_call *d, int i) {
+    const double *fold = fold_of(d, i);
     operand *o = operand_at(d->set, i);
     tensor *t = tensor_at(d, i);
     block *b = &d->blocks[d->of_block[i]];
@@ -237,7 +244,8 @@ static void write_operand(device_call *d, int i) {
     for (int64_t r = 0; r < o->real; r++)
         for (int64_t c = 0; c < o->cols; c++) {
             size_t at = d->at[i] + (size_t)(r * t->ld + c) * size;
-            if (!out || holds_state(o)) store_value(block_at(b, at), t->type, o->value[r * o->cols + c]);
+            double x = o->value[r * o->cols + c] * (fold ? fold[c] : 1);
+            if (!out || holds_state(o)) store_value(block_at(b, at), t->type, x);
             else if (t->add) store_value(block_at(b, at), t->type, (double)((r * o->cols + c) % 7) - 3);
         }
 }

@@ -48,10 +48,12 @@ __global__ void fill_kernel(uint16_t *x, int64_t n, int64_t rows, int64_t cols, 
     }
 }
 
-/* Per row: a factor, a position; and the frequencies of heads 128 wide at most. */
-__global__ void fill_rows_kernel(float *scale, int32_t *pos, float *freq, int64_t rows, int head_dim) {
+/* Per row: two factors, a position; and the frequencies of heads 128 wide at most. */
+__global__ void fill_rows_kernel(float *scale, float *sum_scale, int32_t *pos, float *freq, int64_t rows,
+                                 int head_dim) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += (int64_t)gridDim.x * blockDim.x) {
         scale[i] = 0.1f + (random_value((uint64_t)i, 77) + 1) / 8;
+        sum_scale[i] = 0.1f + (random_value((uint64_t)i, 79) + 1) / 8;
         pos[i] = (int32_t)(random_bits((uint64_t)i, 78) % POSITIONS);
         if (i < head_dim / 2) freq[i] = powf(500000.0f, -2.0f * (float)i / (float)head_dim);
     }
@@ -90,8 +92,8 @@ __device__ double exact(const wgmma_call &g, bool up, int64_t row, int64_t col, 
     const bf16 *a = (const bf16 *)g.a + row * g.lda, *a2 = (const bf16 *)g.a2 + row * g.lda2;
     const bf16 *b = (const bf16 *)(up ? g.b_up : g.b), *b2 = (const bf16 *)(up ? g.b2_up : g.b2);
     bool nt = g.form == GEMM_NT;
-    bool scaled = g.row_scale && (g.kind == WGMMA_ROPE || g.kind == WGMMA_GLU);
-    double sum = 0, by = scaled ? (double)g.row_scale[row] : 1;
+    const float *scale = g.kind == WGMMA_ROPE || g.kind == WGMMA_GLU ? g.row_scale : g.sum_scale;
+    double sum = 0, by = scale ? (double)scale[row] : 1;
     *size = 0;
     for (int64_t k = 0; k < g.depth + g.rank; k++) {
         int64_t j = k - g.depth;
@@ -117,7 +119,8 @@ __device__ double expected(const wgmma_call &g, output which, const float *freq,
                            double *allowed) {
     double size, other_size, want = exact(g, g.kind == WGMMA_GLU && which == OUT_UP, row, col, &size);
     double in = g.in ? (double)__bfloat162float(((const bf16 *)g.in)[row * g.ld_in + col]) : 0;
-    double in_up = g.in_up ? (double)__bfloat162float(((const bf16 *)g.in_up)[row * g.ld_in + col]) : 0;
+    int64_t ld_in_up = g.ld_in_up ? g.ld_in_up : g.ld_in;
+    double in_up = g.in_up ? (double)__bfloat162float(((const bf16 *)g.in_up)[row * ld_in_up + col]) : 0;
     if (g.kind == WGMMA_ROPE && col < g.rope.cols) {
         int half = g.rope.head_dim / 2, j = (int)(col % g.rope.head_dim);
         bool low = j < half;
@@ -126,10 +129,12 @@ __device__ double expected(const wgmma_call &g, output which, const float *freq,
         want = want * cos(angle) + (low ? -other : other) * sin(angle);
         size += other_size;
     }
-    if (which == OUT_Y) {
-        double up = exact(g, true, row, col, &other_size), slope, s = activation(g.glu, want, &slope);
-        size = size * fabs(up) * 1.2 + other_size * fabs(want * s) + 8 * fabs(want * s * up);
-        want *= s * up;
+    if (which == OUT_Y) { /* of gate and up as they are stored */
+        double gate = (double)__bfloat162float(((const bf16 *)g.c)[row * g.ldc + col]), slope;
+        double up = (double)__bfloat162float(((const bf16 *)g.c_up)[row * g.ldc + col]);
+        want = gate * activation(g.glu, gate, &slope) * up;
+        *allowed = fabs(want) / 256 + 8e-6 * fabs(want) + 1e-12;
+        return want;
     }
     if (g.kind == WGMMA_GLU_BWD) {
         double slope, s = activation(g.glu, in, &slope);
@@ -237,7 +242,7 @@ void print_faults(const wgmma_call &g, const char *what, output which, const fau
 struct product {
     buffer a, b, a2, b2, b_up, b2_up, in, in_up;
     outputs first, second;
-    float *scale, *freq, *table, *sums;
+    float *scale, *sum_scale, *freq, *table, *sums;
     int32_t *pos;
     faults *result;
     wgmma_call g;
@@ -248,15 +253,16 @@ struct product {
           a2(p.rows, p.rank, p.rank + p.gap, 3), b2(b_rows(p, p.rank), b_cols(p, p.rank), b_cols(p, p.rank) + p.gap, 4),
           b_up(glu(p) ? p.cols : 0, p.depth, p.depth + p.gap, 5), b2_up(glu(p) ? p.cols : 0, p.rank, p.rank + p.gap, 6),
           in(p.kind >= WGMMA_ADD ? p.rows : 0, p.cols, p.cols + p.gap, 7),
-          in_up(p.kind > WGMMA_ADD ? p.rows : 0, p.cols, p.cols + p.gap, 8), first(p.rows, p.cols, p.gap, p.kind),
-          second(p.rows, p.cols, p.gap, p.kind) {
+          in_up(p.kind > WGMMA_ADD ? p.rows : 0, p.cols, p.cols + p.gap + (p.kind == WGMMA_NORM_BWD ? 8 : 0), 8),
+          first(p.rows, p.cols, p.gap, p.kind), second(p.rows, p.cols, p.gap, p.kind) {
         int64_t rows = std::max(p.rows, (int64_t)64);
-        scale = device_array<float>(rows), pos = device_array<int32_t>(rows), freq = device_array<float>(64);
+        scale = device_array<float>(rows), sum_scale = device_array<float>(rows), pos = device_array<int32_t>(rows),
+        freq = device_array<float>(64);
         table = device_array<float>((int64_t)POSITIONS * 128), result = device_array<faults>(1);
         sums = device_array<float>(p.rows * wgmma_parts(p.cols));
         int head = p.head_dim ? p.head_dim : 128;
         failure f = {};
-        fill_rows_kernel<<<64, 256, 0, cuda_stream()>>>(scale, pos, freq, rows, head);
+        fill_rows_kernel<<<64, 256, 0, cuda_stream()>>>(scale, sum_scale, pos, freq, rows, head);
         if (!wgmma_rope_table(table, freq, POSITIONS, head, cuda_stream(), &f)) printf("%s\n", f.text), abort();
         g = {};
         g.form = p.form, g.kind = p.kind, g.rows = p.rows, g.cols = p.cols, g.depth = p.depth, g.rank = p.rank;
@@ -265,14 +271,16 @@ struct product {
         g.b_up = b_up.data(), g.b2_up = b2_up.data(), g.glu = p.glu;
         if (p.kind != WGMMA_PLAIN && p.kind != WGMMA_ADD) g.row_scale = scale;
         if (p.kind >= WGMMA_ADD) g.in = in.data(), g.ld_in = in.ld;
-        if (p.kind > WGMMA_ADD) g.in_up = in_up.data();
+        if (p.kind > WGMMA_ADD) g.in_up = in_up.data(), g.ld_in_up = in_up.ld;
+        if (p.kind == WGMMA_NORM_BWD) g.sum_scale = sum_scale;
         if (p.kind == WGMMA_ADD || p.kind == WGMMA_GLU_BWD) g.row_sums = sums;
         if (p.kind == WGMMA_ROPE) g.rope = {p.cols / head * 3 / 4 * head, head, pos, table};
         first.aim(&g);
     }
     product(const product &) = delete;
     ~product() {
-        for (void *p : {(void *)scale, (void *)freq, (void *)table, (void *)sums, (void *)pos, (void *)result})
+        for (void *p :
+             {(void *)scale, (void *)sum_scale, (void *)freq, (void *)table, (void *)sums, (void *)pos, (void *)result})
             cudaFree(p);
     }
     static bool glu(const problem &p) { return p.kind == WGMMA_GLU; }
@@ -575,7 +583,8 @@ struct chain {
     void behind() {
         wgmma_kind kind = p.g.kind;
         tensor y = of(between.data(), cols, wide()), up = of(between.data() + cols, cols, wide()), r = rstd();
-        tensor c = of(p.second.c.data(), cols, cols), in = of(p.g.in, cols, cols), in_up = of(p.g.in_up, cols, cols);
+        tensor c = of(p.second.c.data(), cols, cols), in = of(p.g.in, cols, cols),
+               in_up = of(p.g.in_up, cols, p.g.ld_in_up);
         tensor h = of(normed.data(), cols, cols), w = norm_weight(), freq = as_tensor(p.freq, 1, 64, 64, DTYPE_F32);
         tensor act = of(p.second.y.data(), cols, cols), dup = of(p.second.up.data(), cols, cols);
         graph_op op = {};

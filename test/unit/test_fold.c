@@ -1,6 +1,6 @@
 /* test_fold.c - norms that dissolve into the products around them (pass_fold): which do and which are left, with the
- * reason; what is kept for the backward half; and adapters on some of the linears only, held against the program
- * without it.  The golden values of whole adapters are in test_parity.c, the ops in test/ops. */
+ * reason; what is kept for the backward half; adapters on some of the linears only, held against the program without
+ * it; and what a device stores.  The golden values of whole adapters are in test_parity.c, the ops in test/ops. */
 #include "fixture_run.h"
 
 #include "train/optimizer.h"
@@ -172,11 +172,115 @@ static void some_targets(void **state) {
     }
 }
 
+/* ---- weights as a device stores them ---- */
+
+static bool copy_rows(void *to, size_t pitch, const void *from, size_t row_bytes, int64_t rows, failure *f) {
+    (void)f;
+    for (int64_t r = 0; r < rows; r++)
+        memcpy((char *)to + (size_t)r * pitch, (const char *)from + (size_t)r * row_bytes, row_bytes);
+    return true;
+}
+
+static float stored_at(const tensor *t, int64_t row, int64_t column) {
+    float x;
+    dtype_to_f32(&x, (const char *)t->data + (size_t)(row * t->ld + column) * dtype_size(t->type), t->type, 1);
+    return x;
+}
+
+static float rounded(float x) {
+    uint16_t stored;
+    dtype_from_f32(&stored, DTYPE_BF16, &x, 1);
+    dtype_to_f32(&x, &stored, DTYPE_BF16, 1);
+    return x;
+}
+
+static bool publish(const optim_group *groups, int n, failure *f) {
+    (void)f;
+    for (int k = 0; k < n; k++) {
+        const tensor *w = &groups[k].working, *fold = &groups[k].fold;
+        for (int64_t i = 0; i < groups[k].n; i++) {
+            int64_t row = i / w->cols, column = i % w->cols;
+            float x = groups[k].weight[i] * (fold->data ? stored_at(fold, column, 0) : 1);
+            dtype_from_f32((char *)w->data + (size_t)(row * w->ld + column) * 2, DTYPE_BF16, &x, 1);
+        }
+    }
+    return true;
+}
+
+/* A param's elements as the files have them. */
+static float *file_values(const session *s, vid v) {
+    const char *name = s->g.values[v].name;
+    const st_tensor *t = st_find(s->weights, name);
+    return fixture_floats(t ? t : st_find(s->adapter, name));
+}
+
+/* Of a weight: what products read is the file's value times the norm's, rounded once. Returns whether it is folded. */
+static bool check_stored(const session *s, vid v) {
+    const graph_value *value = &s->g.values[v];
+    tensor t = executor_tensor(s->x, value->working ? value->working : v);
+    float *want = file_values(s, v), *norm = value->fold ? file_values(s, value->fold) : NULL;
+    for (int64_t r = 0; r < value->rows; r++)
+        for (int64_t c = 0; c < value->cols; c++) {
+            float x = rounded(want[r * value->cols + c] * (norm ? rounded(norm[c]) : 1));
+            if (stored_at(&t, r, c) != x) test_fail("%s [%d, %d]", value->name, (int)r, (int)c);
+        }
+    if (value->working) { /* the master is as in the file */
+        const float *master = executor_data(s->x, v);
+        assert_memory_equal(master, want, (size_t)value_count(value) * sizeof *want);
+    }
+    free(want);
+    free(norm);
+    return value->fold;
+}
+
+static int check_all_stored(const session *s) {
+    int folded = 0;
+    for (vid v = 1; v < arrlen(s->g.values); v++)
+        if (s->g.values[v].role == ROLE_PARAM && s->g.values[v].cols > 1) folded += check_stored(s, v);
+    return folded;
+}
+
+static void stored_times_the_norm(void **state) {
+    (void)state;
+    backend device = cpu_backend;
+    device.compute = DTYPE_BF16, device.host_memory = false, device.upload_rows = copy_rows, device.publish = publish;
+    for (int training = 0; training < 2; training++) {
+        fixture_run *r = xcalloc(1, sizeof *r);
+        r->o = (fixture_options){
+            .model = "llama", .kind = training ? RUN_LORA : RUN_LORA_LOGITS, .fused = true, .fold = true};
+        log_quiet(true);
+        fixture_dtype = "bfloat16";
+        fixture_config(r);
+        fixture_dtype = "float32";
+        MUST(session_open_model(&r->s, &r->c, f));
+        r->s.b = &device;
+        MUST(session_open_weights(&r->s, f));
+        MUST(session_build(&r->s, training ? SESSION_TRAIN : SESSION_EVAL, 16, RECOMPUTE_NONE, f));
+        MUST(session_start(&r->s, true, f));
+        int layers = r->s.model.n_layer; /* q, k, v but of the first, gate, up: W and A of each */
+        assert_int_equal(check_all_stored(&r->s), 2 * (3 * (layers - 1) + 2 * layers));
+        if (training) { /* and as the optimizer refreshes them */
+            for (vid v = 1; v < arrlen(r->s.g.values); v++) {
+                const graph_value *value = &r->s.g.values[v];
+                tensor t = executor_tensor(r->s.x, value->working);
+                for (int64_t i = 0; value->working && i < t.rows; i++)
+                    memset((char *)t.data + (size_t)(i * t.ld) * 2, 0xFF, (size_t)t.cols * 2);
+            }
+            optimizer *o;
+            MUST(optimizer_open(&o, &r->s, f));
+            MUST(optimizer_restored(o, 0, f));
+            check_all_stored(&r->s);
+            optimizer_close(o);
+        }
+        fixture_close(r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_norm_but_two),     cmocka_unit_test(what_must_stay),
         cmocka_unit_test(what_a_backend_refuses), cmocka_unit_test(needs_less_memory),
-        cmocka_unit_test(some_targets),
+        cmocka_unit_test(some_targets),           cmocka_unit_test(stored_times_the_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,6 +79,10 @@ static void check_folds(const fixture_run *r) {
         qkv += o->kind == OP_norm_qkv_rope && o->in[NQR_RA], mlp += o->kind == OP_gate_up_glu && o->in[GUG_RSTD];
     }
     bool fold = r->o.fold && r->o.kind != RUN_FULL;
+    if (strcmp(fixture_device, "cpu") != 0) { /* a card has kernels for some shapes and types */
+        assert_true(!r->o.fold || arrlen(r->s.g.notes));
+        return;
+    }
     assert_int_equal(qkv, fold && folds_qkv(r->o.model) ? layers - 1 : 0); /* the first reads the embedding */
     assert_int_equal(mlp, fold && folds_mlp(r->o.model) ? layers : 0);
     assert_true(!r->o.fold || qkv == layers - 1 || arrlen(r->s.g.notes));

@@ -299,9 +299,11 @@ static void layout_stacks_weights(void **state) {
 static void layout_never_overlaps(void **state) {
     (void)state;
     const program_kind kinds[] = {{.rank = 3, .fused = true, .level = RECOMPUTE_CHEAP},
+                                  {.rank = 3, .fused = true, .fold = true},
+                                  {.rank = 3, .fused = true, .fold = true, .level = RECOMPUTE_FULL},
                                   {.rank = 8, .fused = true, .qk_norm = true, .bias = true, .tied = true},
                                   {.full = true, .fused = true, .level = RECOMPUTE_FULL}};
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         graph g;
         failure f;
         program_build(&g, &kinds[i], 8, &f);
