@@ -23,6 +23,7 @@ check() { # TITLE COMMAND...
 check "ops against the CPU" "$build/test_cuda_ops"
 check "products of the library" "$build/test_gemm"
 check "own products" "$build/test_wgmma_gemm"
+check "folded norms, whole programs" "$build/test_cuda_fold"
 check "attention, ours and cuDNN's" "$build/test_attention"
 check "whole programs, float32" "$build/test_parity" --cuda
 check "whole programs, bf16" "$build/test_parity" --cuda-bf16
