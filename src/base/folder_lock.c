@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { ATTEMPTS = 100 };
@@ -52,10 +53,19 @@ static bool still_there(const folder_lock *l) {
            mine.st_dev == named.st_dev;
 }
 
+/* Makes the folder; sets *again, with the failure in f, where nothing lasting is seen to be in the way: another run
+ * that ends may remove a part of the path between two looks at it. */
+static bool make_folder(const folder_lock *l, bool *again, failure *f) {
+    failure lasting = {0};
+    if (file_make_folders(l->folder, f)) return true;
+    return *again = file_check_folder(l->folder, &lasting);
+}
+
 /* One attempt: sets *again when the file went away meanwhile. */
 static bool try_lock(folder_lock *l, bool *again, failure *f) {
     *again = false;
-    TRY(file_make_folders(l->folder, f));
+    TRY(make_folder(l, again, f));
+    if (*again) return true;
     l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (l->fd < 0 && errno == ENOENT) return *again = true; /* another run ended and removed the folder */
     if (l->fd < 0) return fail_errno(f, FAIL_MACHINE, "%s: cannot write", l->path);
@@ -94,8 +104,14 @@ bool folder_lock_take(folder_lock *l, const char *folder, failure *f) {
     l->kept = nearest_there(folder);
     arena_free(&a);
     bool ok = true, again = true;
-    for (int i = 0; ok && again && i < ATTEMPTS; i++) ok = try_lock(l, &again, f);
-    if (ok && again) ok = fail(f, FAIL_MACHINE, "%s: is made and removed by other runs all the time", l->path);
+    for (int i = 0; ok && again && i < ATTEMPTS; i++) {
+        if (i) nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+        *f = (failure){0};
+        ok = try_lock(l, &again, f);
+    }
+    if (ok && again) ok = false;
+    if (!ok && f->kind == FAIL_NONE)
+        fail(f, FAIL_MACHINE, "%s: is made and removed by other runs all the time", l->path);
     if (!ok) forget(l);
     return ok;
 }

@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #define EARLY __attribute__((no_sanitize("address", "undefined")))
-enum { MOST = 128 }; /* threads that Debian's OpenBLAS is built for */
+enum { MOST = 128 };       /* threads that Debian's OpenBLAS is built for */
+enum { SPARE = 32 << 20 }; /* for libraries whose constructors run between this and OpenBLAS's; CUDA's take 5 MiB */
 
 /* The positive number of a variable; 0 when there is none. */
 static EARLY int number_of(char **environment, const char *name) {
@@ -44,13 +45,14 @@ EARLY void blas_load_check(int argc, char **argv, char **environment) {
                                "the limit (ulimit -v) leaves less: raise it, or set OMP_NUM_THREADS to fewer\n";
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    void *block[MOST];
-    int n = buffers(environment), got = 0;
+    void *block[MOST + 1];
+    int n = buffers(environment) + 1, got = 0;
     for (; got < n; got++) {
-        block[got] = mmap(NULL, CPU_BLAS_BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        block[got] =
+            mmap(NULL, got ? CPU_BLAS_BUFFER : SPARE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (block[got] == MAP_FAILED) break;
     }
-    for (int i = 0; i < got; i++) munmap(block[i], CPU_BLAS_BUFFER);
+    for (int i = 0; i < got; i++) munmap(block[i], i ? CPU_BLAS_BUFFER : SPARE);
     if (got == n) return;
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;

@@ -6,9 +6,18 @@ if ! (ulimit -v 4000000 && "$LIGER_SFT" --version) >/dev/null 2>&1; then
     echo "skipped: this build does not start under ulimit -v (a sanitizer's shadow memory)"
     exit 77
 fi
+# What the program and its libraries need to be loaded at all, in KiB (with CUDA's that is much): below it the system's
+# loader fails by itself, with 127. Limits are beyond it.
+low=0 high=4000000
+while [ $((high - low)) -gt 2000 ]; do
+    middle=$(((low + high) / 2))
+    (ulimit -v $middle && exec timeout 60 "$LIGER_SFT" --version) >/dev/null 2>&1
+    if [ $? = 127 ]; then low=$middle; else high=$middle; fi
+done
+base=$high
 awk 'BEGIN { for (i = 0; i < 20000; i++) printf "{\"instruction\":\"say %d\",\"output\":\"abc def ghi\"}\n", i }' >"$folder/rows.jsonl"
 
-# limited KIB NAME FLAGS...: a run of one step under that limit; leaves $code and $line.
+# limited KIB NAME FLAGS...: a run of one step under that limit in all; leaves $code and $line.
 limited() {
     local limit=$1 name=$2
     shift 2
@@ -18,9 +27,9 @@ limited() {
     line=$(grep '^error: ' "$folder/err")
 }
 
-# From far too little to enough. Below the first the system's loader fails by itself.
+# From far too little to enough.
 sound=0 refused=0
-for limit in $(seq 140000 20000 700000); do
+for limit in $(seq $((base + 10000)) 20000 $((base + 570000))); do
     count=$((count + 1))
     rm -rf "$folder/small"
     limited "$limit" small --dataset "$folder/rows.jsonl"
@@ -39,7 +48,7 @@ done
 
 # More threads than there is room for: told by us, not by OpenMP, which would end the program with exit code 1.
 count=$((count + 1))
-(ulimit -v 400000 && exec "$LIGER_SFT" --model "$model" --dataset "$model/chat.json" --threads 64 --output_dir "$folder/threads") \
+(ulimit -v $((base + 270000)) && exec "$LIGER_SFT" --model "$model" --dataset "$model/chat.json" --threads 64 --output_dir "$folder/threads") \
     >"$folder/out" 2>"$folder/err" </dev/null
 code=$?
 [ $code = 3 ] && grep -qE '^error: threads: 64 are wanted, [0-9]+ can run \(' "$folder/err" || { wrong "64 threads: exit code $code"; cat "$folder/err"; }
@@ -53,7 +62,7 @@ lie() {
     count=$((count + 1))
     printf '%b{' "$1" >"$model/model.safetensors"
     truncate -s "$2" "$model/model.safetensors"
-    limited 600000 lied --dataset "$model/chat.json"
+    limited $((base + 470000)) lied --dataset "$model/chat.json"
     [ $code = 1 ] && grep -q "model.safetensors:.*$3" <<<"$line" || { wrong "R01: $3: exit code $code"; cat "$folder/err"; }
 }
 lie '\377\377\377\377\377\377\377\377' 100 'said to have 18446744073709551615 bytes'
@@ -66,23 +75,23 @@ model=$fixture
 for flags in '' '--gradient_checkpointing none' '--gradient_checkpointing cheap'; do
     count=$((count + 1))
     # shellcheck disable=SC2086
-    limited 1500000 big --dataset "$model/chat.json" --per_device_train_batch_size 30000 $flags
+    limited $((base + 1370000)) big --dataset "$model/chat.json" --per_device_train_batch_size 30000 $flags
     way=${flags#--gradient_checkpointing }
     pattern="^error: this run needs [0-9.]+ GiB on the cpu with recompute ${way:-full} \(weights .* activations [0-9.]+,.* GiB\), [0-9.]+ GiB are free: per_device_train_batch_size ([0-9]+) with max_length 80( and gradient_checkpointing full)? would need [0-9.]+ GiB$"
     [ $code = 3 ] && [[ $line =~ $pattern ]] || { wrong "a batch too large $flags: exit code $code"; cat "$folder/err"; continue; }
     [ -e "$folder/big" ] && wrong "a plan that does not fit leaves a folder"
     batch=${BASH_REMATCH[1]} big=$line
-    limited 1500000 fits --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing full --overwrite_output_dir
+    limited $((base + 1370000)) fits --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing full --overwrite_output_dir
     [ $code = 0 ] || { wrong "the advised batch of $batch: exit code $code"; cat "$folder/err"; }
 done
 # A batch that fits with recompute and not without: that is what the line advises.
 room=$(sed -E 's/.*\), ([0-9.]+) GiB are free.*/\1/' <<<"$big") need=$(sed -E 's/.* would need ([0-9.]+) GiB$/\1/' <<<"$big")
 batch=$(awk -v b="$batch" -v room="$room" -v need="$need" 'BEGIN { print int(0.95 * b * room / need) }')
 count=$((count + 1))
-limited 1500000 level --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing none
+limited $((base + 1370000)) level --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing none
 [ $code = 3 ] && grep -qE ': gradient_checkpointing (cheap|full) would need [0-9.]+ GiB$' <<<"$line" ||
     { wrong "what fits instead of no recompute: exit code $code"; cat "$folder/err"; }
 level=$(sed -E 's/.*: gradient_checkpointing ([a-z]+) would.*/\1/' <<<"$line")
-limited 1500000 level --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing "$level"
+limited $((base + 1370000)) level --dataset "$model/chat.json" --per_device_train_batch_size "$batch" --gradient_checkpointing "$level"
 [ $code = 0 ] || { wrong "the advised gradient_checkpointing $level: exit code $code"; cat "$folder/err"; }
 finish
