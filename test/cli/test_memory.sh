@@ -40,7 +40,7 @@ for limit in $(seq $((base + 10000)) 20000 $((base + 570000))); do
     fi
     refused=$((refused + 1))
     [ $code = 3 ] && [ "$(wc -l <<<"$line")" = 1 ] || { wrong "$limit KiB: exit code $code"; cat "$folder/err"; }
-    grep -qE '^error: (out of host memory while [a-z ]+: [0-9.]+ MiB more are needed, [0-9.]+ MiB are free under ulimit -v; |host memory: OpenBLAS reserves |threads: )' <<<"$line" ||
+    grep -qE '^error: (out of host memory while [a-z ]+: [0-9.]+ MiB more are needed, [0-9.]+ MiB are free under ulimit -v; |host memory: OpenBLAS reserves |threads: |dataset: .*: cannot map [0-9]+ bytes: Cannot allocate memory$)' <<<"$line" ||
         { wrong "$limit KiB: not a line about memory"; cat "$folder/err"; }
     [ -z "$(ls "$folder/small" 2>/dev/null | grep -v '^run.lock$')" ] || wrong "$limit KiB: leaves $(ls "$folder/small")"
 done
