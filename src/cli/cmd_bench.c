@@ -214,7 +214,7 @@ static void print_sums(const char *name, const config *c, comm *ranks, const ben
     printf(" (%.1f %% hidden; %.2f %% of the step waits)\n", busy > 0 ? 100 * (1 - waited / busy) : 0,
            100 * waited / r->seconds);
     if (r->sums.gathers)
-        printf("%-8s %d ranks: %.2f MiB of frozen weights in %d gathers a step, %.2f ms, %.2f %% of the step\n", name,
+        printf("%-8s %d ranks: %.2f MiB of weights in %d gathers a step, %.2f ms, %.2f %% of the step\n", name,
                comm_size(ranks), (double)r->sums.gathered / steps / 0x1p20, r->sums.gathers / (int)c->bench_steps,
                1e3 * r->sums.gathering / steps, 100 * r->sums.gathering / steps / r->seconds);
     fflush(stdout);

@@ -31,19 +31,25 @@ static void print_row(const char *level, const plan *p, bool chosen) {
            chosen ? "  <- auto" : "");
 }
 
-/* What one rank sends, and receives, in a step: a sum over N ranks moves every gradient 2 (N - 1) / N times, a trained
- * param goes to N - 1 ranks from the one that updated it, handed on by each but the last. */
+/* What one rank sends, and receives: a sum over N ranks moves every gradient 2 (N - 1) / N times, in pieces half of
+ * that; gathered weights come from N - 1 ranks. A trained param goes to N - 1 ranks from the one that updated it,
+ * handed on by each but the last, or in pieces. */
 static void print_traffic(const session *s, const plan *p, int ranks) {
-    double sums = 2.0 * (ranks - 1) / ranks * (double)p->grads,
-           updates = s->spread.zero_stage ? (double)p->trainable : 0;
-    double gathered = 0;
-    for (int i = 0; i < arrlen(s->g.ops); i++)
-        if (s->g.ops[i].kind == OP_all_gather)
-            gathered += (double)value_storage(&s->g, s->g.ops[i].in[0]) * (ranks - 1);
-    printf("a step sends and receives %.3f GiB of gradients", sums / 0x1p30);
-    if (updates > 0) printf(" and %.3f GiB of trained weights", updates / 0x1p30);
-    if (gathered > 0) printf(", and each of its micro-batches %.3f GiB of frozen weights,", gathered / 0x1p30);
-    printf(" per rank\n");
+    int stage = s->spread.zero_stage;
+    double share = (double)(ranks - 1) / ranks, sums = stage < 2 ? 2 * share * (double)p->grads : 0;
+    double updates = stage == 1 ? (double)p->trainable : stage == 2 ? share * (double)p->trainable : 0;
+    double gathered = 0, scattered = 0;
+    for (int i = 0; i < arrlen(s->g.ops); i++) {
+        const graph_op *o = &s->g.ops[i];
+        if (o->kind == OP_all_gather) gathered += (double)value_storage(&s->g, o->in[0]) * (ranks - 1);
+        if (o->kind == OP_reduce_scatter) scattered += (double)value_storage(&s->g, o->out[0]) * (ranks - 1);
+    }
+    printf("a rank sends and receives, in a step: %.3f GiB of gradients, %.3f GiB of trained weights", sums / 0x1p30,
+           updates / 0x1p30);
+    if (gathered + scattered > 0)
+        printf("; in each micro-batch: %.3f GiB of weights, %.3f GiB of gradients", gathered / 0x1p30,
+               scattered / 0x1p30);
+    printf("\n");
 }
 
 /* In front of the rows of one way to spread it; printed when its first program is built: a refusal prints nothing on

@@ -69,7 +69,7 @@ static bool train(session *s, const config *c, comm *ranks, const resume *from, 
     }
     signals_hold(ok);
     ok = ok && run_train(t, &eval, r, begin, &summary, f);
-    if (ok) ok = comm_agree(ranks, !first || (save_result(s, f) && report_done(r, &summary, f)), f);
+    if (ok) ok = comm_agree(ranks, run_save_result(t, f) && (!first || report_done(r, &summary, f)), f);
     signals_hold(false);
     report_close(r);
     run_close(t);

@@ -39,9 +39,9 @@ SIMD_CLONES static void adamw_piece(float *restrict w, const float *restrict gra
 }
 
 bool cpu_adamw(const optim_group *groups, int n, const adamw_args *args, double *norm, failure *f) {
-    (void)f;
     double sum = 0;
     for (int k = 0; k < n; k++) sum += group_squares(groups[k].grad, groups[k].n);
+    TRY(comm_sum(args->ranks, &sum, 1, "the norm of gradients", f));
     *norm = sqrt(sum);
     if (!isfinite(*norm)) return true;
     double limit = (double)args->max_grad_norm;

@@ -1,4 +1,4 @@
-/* all_gather.c - the pieces that the ranks keep of a frozen weight, brought together; see pass/shard_base.c. */
+/* all_gather.c - the pieces that the ranks keep of a weight, brought together; see pass/shard_weights.c. */
 #include "base/clock.h"
 #include "cpu/cpu.h"
 
@@ -6,7 +6,7 @@ void cpu_op_all_gather(const kernel_call *call) {
     const tensor *part = &call->in[0], *whole = &call->out[0];
     size_t bytes = (size_t)(part->rows * part->cols) * dtype_size(part->type);
     double started = clock_seconds();
-    comm_all_gather(call->ranks, part->data, bytes, whole->data, "frozen weights", call->f);
+    comm_all_gather(call->ranks, part->data, bytes, whole->data, "weights", call->f);
     if (!call->ranks) return;
     comm_times times = {.gathering = clock_seconds() - started, .gathers = 1};
     times.gathered = (int64_t)bytes * comm_size(call->ranks);

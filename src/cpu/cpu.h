@@ -119,6 +119,7 @@ int64_t cpu_scratch_qkv_rope_bwd(const graph *g, const graph_op *op);
 int64_t cpu_scratch_norm_qkv_rope(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce_bwd(const graph *g, const graph_op *op);
+int64_t cpu_scratch_reduce_scatter(const graph *g, const graph_op *op);
 
 /* ---- the optimizer (adamw.c) ---- */
 bool cpu_adamw(const optim_group *groups, int n, const adamw_args *args, double *norm, failure *f);

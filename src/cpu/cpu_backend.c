@@ -32,6 +32,7 @@ static int64_t (*const scratch_floats[OP_COUNT])(const graph *g, const graph_op 
     [OP_qkv_rope_bwd] = cpu_scratch_qkv_rope_bwd,
     [OP_linear_ce] = cpu_scratch_linear_ce,
     [OP_linear_ce_bwd] = cpu_scratch_linear_ce_bwd,
+    [OP_reduce_scatter] = cpu_scratch_reduce_scatter,
 };
 
 static size_t scratch(const graph *g, const graph_op *op) {
@@ -82,6 +83,10 @@ static bool broadcast(comm *ranks, void *data, size_t bytes, int root, failure *
     return comm_broadcast(ranks, data, bytes, root, "trained weights", f);
 }
 
+static bool all_gather(comm *ranks, const void *mine, size_t bytes, void *all, failure *f) {
+    return comm_all_gather(ranks, mine, bytes, all, "trained weights", f);
+}
+
 const backend cpu_backend = {
     .name = "cpu",
     .compute = DTYPE_F32,
@@ -99,4 +104,5 @@ const backend cpu_backend = {
     .finish = finish,
     .adamw = cpu_adamw,
     .broadcast = broadcast,
+    .all_gather = all_gather,
 };

@@ -33,7 +33,7 @@ double comm_limit(const comm *c);
 bool comm_has_carrier(const comm *c);
 const launch_place *comm_place(const comm *c); /* c is not NULL */
 
-/* `what` is for messages ("gradients"). */
+/* `what` is for messages ("gradients"). `mine` may lie at its place in `all`. */
 bool comm_all_gather(comm *c, const void *mine, size_t bytes, void *all, const char *what, failure *f);
 bool comm_broadcast(comm *c, void *data, size_t bytes, int root, const char *what, failure *f);
 /* x[n] becomes its sum over the ranks. */

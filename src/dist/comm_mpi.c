@@ -56,6 +56,13 @@ static bool can_call(const mpi_state *s, failure *f) {
 
 enum { MOST = 1 << 30 }; /* bytes or elements in one call; MPI counts in int */
 
+/* MPI wants to be told when what a rank gives lies where it is to go. */
+static const void *from_place(const mpi_state *s, const void *mine, size_t bytes, void *all) {
+    int rank = 0;
+    MPI_Comm_rank(s->world, &rank);
+    return mine == (char *)all + (size_t)rank * bytes ? MPI_IN_PLACE : mine;
+}
+
 /* More bytes of each rank than an int counts: in units of UNIT bytes, which pieces of weights have. */
 static bool gather_long(mpi_state *s, const void *mine, size_t bytes, void *all, double limit, failure *f) {
     enum { UNIT = 64 };
@@ -66,7 +73,7 @@ static bool gather_long(mpi_state *s, const void *mine, size_t bytes, void *all,
     int n = (int)(bytes / UNIT);
     TRY(check(MPI_Type_contiguous(UNIT, MPI_BYTE, &unit), f));
     bool ok = check(MPI_Type_commit(&unit), f) &&
-              check(MPI_Iallgather(mine, n, unit, all, n, unit, s->world, &request), f) &&
+              check(MPI_Iallgather(from_place(s, mine, bytes, all), n, unit, all, n, unit, s->world, &request), f) &&
               wait_for(s, &request, limit, f);
     return check(MPI_Type_free(&unit), f) && ok;
 }
@@ -76,7 +83,9 @@ static bool all_gather(void *state, const void *mine, size_t bytes, void *all, d
     MPI_Request request;
     TRY(can_call(s, f));
     if (bytes > MOST) return gather_long(s, mine, bytes, all, limit, f);
-    TRY(check(MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, s->world, &request), f));
+    TRY(check(MPI_Iallgather(from_place(s, mine, bytes, all), (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, s->world,
+                             &request),
+              f));
     return wait_for(s, &request, limit, f);
 }
 

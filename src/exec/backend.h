@@ -21,6 +21,7 @@ typedef struct {
     float learning_rate, beta1, beta2, eps, weight_decay;
     float max_grad_norm;            /* 0: no limit */
     float correction1, correction2; /* 1 - beta^t of this step */
+    comm *ranks; /* gradients are in pieces, and the norm is that of all ranks' pieces; NULL: they are whole */
 } adamw_args;
 
 typedef struct backend {
@@ -54,6 +55,9 @@ typedef struct backend {
     void (*set_deterministic)(bool on);
     /* Device memory of rank `root` to all ranks, behind the work so far; done after finish. */
     bool (*broadcast)(comm *ranks, void *data, size_t bytes, int root, failure *f);
+    /* The pieces of all ranks into `all`, in which `mine` may lie at its place; where params can be in pieces
+     * (pass_shard_ weights, pass_shard_gradients), else NULL. */
+    bool (*all_gather)(comm *ranks, const void *mine, size_t bytes, void *all, failure *f);
     /* pass_fuse's question about the ops that pass_fold makes (op_served in pass/pass.h). NULL: all are served. */
     bool (*serves)(const graph *g, const graph_op *op, const char **why);
 } backend;

@@ -124,36 +124,39 @@ void executor_close(executor *x) {
     free(x);
 }
 
-/* `from` in the type of the value: itself, or converted into a block to be freed. */
-static const void *converted(const graph_value *value, const void *from, dtype type, void **block) {
-    size_t n = (size_t)value_count(value);
+/* `from` in the type of the value, n elements: itself, or converted into a block to be freed. */
+static const void *converted(dtype to, const void *from, dtype type, size_t n, void **block) {
     *block = NULL;
-    if (type == value->type) return from;
+    if (type == to) return from;
     float *f32 = xmalloc(n * sizeof *f32);
     dtype_to_f32(f32, from, type, n);
     *block = f32;
-    if (value->type != DTYPE_F32) {
-        *block = xmalloc(n * dtype_size(value->type));
-        dtype_from_f32(*block, value->type, f32, n);
+    if (to != DTYPE_F32) {
+        *block = xmalloc(n * dtype_size(to));
+        dtype_from_f32(*block, to, f32, n);
         free(f32);
     }
     return *block;
 }
 
-/* The piece of a whole frozen param that this rank keeps; nothing but it is read. */
+/* The piece of a whole param that this rank keeps; nothing but it is read. */
 static bool bind_part(executor *x, vid v, const void *from, dtype type, failure *f) {
     const graph_value *value = &x->g->values[v];
-    assert(!value->trainable && type == value->type);
     int64_t room = value_part(value), first = value->part * room, n = value_count(value) - first;
     if (n > room) n = room;
     if (n < 0) first = n = 0;
     const char *piece = (const char *)from + (size_t)first * dtype_size(type);
-    if (x->b->host_memory && !x->data[v] && n == room && (uintptr_t)piece % dtype_size(type) == 0) {
+    bool in_place = x->b->host_memory && !value->trainable && type == value->type && !x->data[v] && n == room;
+    if (in_place && (uintptr_t)piece % dtype_size(type) == 0) {
         x->data[v] = (void *)(uintptr_t)piece; /* frozen: never written */
         return true;
     }
     if (!x->data[v]) TRY(alloc_storage(x, v, f));
-    return x->b->upload(x->data[v], piece, (size_t)n * dtype_size(type), f);
+    void *block;
+    const void *source = converted(value->type, piece, type, (size_t)n, &block);
+    bool ok = x->b->upload(x->data[v], source, (size_t)n * dtype_size(value->type), f);
+    free(block);
+    return ok;
 }
 
 bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f) {
@@ -167,7 +170,7 @@ bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f)
     }
     if (!x->data[v]) TRY(alloc_storage(x, v, f));
     void *block;
-    const void *source = converted(value, from, type, &block);
+    const void *source = converted(value->type, from, type, (size_t)value_count(value), &block);
     size_t size = dtype_size(value->type), ld = (size_t)value_ld(x->g, v), cols = (size_t)value->cols;
     bool ok = ld == cols ? x->b->upload(x->data[v], source, (size_t)value_bytes(value), f)
                          : x->b->upload_rows(x->data[v], ld * size, source, cols * size, value->rows, f);

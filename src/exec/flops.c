@@ -11,12 +11,17 @@ double batch_pairs(const int32_t *cu, int docs) {
     return pairs;
 }
 
+/* Has this role, or is all of a value in pieces that has it. */
+static bool is_or_whole(const graph *g, const graph_value *v, value_role role) {
+    return v->role == role || (v->whole_of && g->values[v->whole_of].role == role);
+}
+
 /* Elements of the matrices (params with more than one column) among n operands. */
 static double matrix_elements(const graph *g, const vid *list, int n) {
     double sum = 0;
     for (int k = 0; k < n; k++) {
         const graph_value *v = &g->values[list[k]];
-        if (list[k] && (v->role == ROLE_PARAM || v->gathered) && v->cols > 1) sum += (double)value_count(v);
+        if (list[k] && is_or_whole(g, v, ROLE_PARAM) && v->cols > 1) sum += (double)value_count(v);
     }
     return sum;
 }
@@ -25,7 +30,7 @@ static double gradient_elements(const graph *g, const graph_op *o) {
     double sum = 0;
     for (int k = 0; k < GRAPH_MAX_OUT; k++) {
         const graph_value *v = &g->values[o->out[k]];
-        if (o->out[k] && v->role == ROLE_GRAD && v->cols > 1) sum += (double)value_count(v);
+        if (o->out[k] && is_or_whole(g, v, ROLE_GRAD) && v->cols > 1) sum += (double)value_count(v);
     }
     return sum;
 }

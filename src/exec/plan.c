@@ -73,13 +73,20 @@ static int64_t place(span *s, int n, span **placed, span **live, bool planned) {
     return top;
 }
 
+/* Of one moment of a trained param of so many bytes. */
+static int64_t moment_bytes(const graph *g, const graph_value *v, int64_t bytes) {
+    const graph_value *gradient = &g->values[v->grad];
+    if (v->grad && gradient->parts > 1) return aligned(value_part(gradient) * (int64_t)dtype_size(gradient->type));
+    return v->elsewhere ? 0 : bytes;
+}
+
 static void add_persistent(plan *p, const graph *g, vid id) {
     const graph_value *v = &g->values[id];
     int64_t bytes = aligned(value_storage(g, id));
     switch (v->role) {
     case ROLE_PARAM:
         add(&p->params, bytes);
-        if (v->trainable) add(&p->trainable, bytes), add(&p->moments, v->elsewhere ? 0 : 2 * bytes);
+        if (v->trainable) add(&p->trainable, bytes), add(&p->moments, 2 * moment_bytes(g, v, bytes));
         break;
     case ROLE_GRAD: add(&p->grads, bytes); break;
     case ROLE_INPUT: add(&p->inputs, bytes); break;

@@ -44,13 +44,13 @@ typedef struct {
     int64_t at;
     bool own_ld;          /* inside base, yet its own ld counts: a gradient in its bucket (pass_shard) */
     int64_t storage_rows; /* rows of its storage when others lie below it; 0: rows */
-    int owner;       /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
-    bool elsewhere;  /* ... and that is another one */
-    int parts, part; /* frozen params that are spread over ranks: how many equal pieces there are, and which this rank
-                        keeps; 0: all of it (pass_shard_base) */
-    vid gathered;    /* temporaries: the frozen param whose pieces it brings together; 0: none */
-    vid fold;        /* params: ops read their columns times this norm's weight (pass_layout); 0: as they are */
-    vid working;     /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
+    int owner;      /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
+    bool elsewhere; /* ... and that is another one */
+    int parts,
+        part;     /* params and gradients in pieces: how many equal pieces, and which this rank keeps; 0: all of it */
+    vid whole_of; /* temporaries: the value in pieces that this is all of (shard_weights, shard_gradients) */
+    vid fold;     /* params: ops read their columns times this norm's weight (pass_layout); 0: as they are */
+    vid working;  /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
 } graph_value;
 
 typedef enum { GLU_SILU, GLU_GELU_TANH } glu_kind;

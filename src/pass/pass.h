@@ -1,5 +1,6 @@
 /* pass.h - the passes, in the order in which they run (build comes first, verify after each in debug builds):
- *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> shard_base -> shard -> plan
+ *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> shard_weights -> shard or shard_gradients
+ *   -> plan
  * A pass is one file with one public function that rewrites the program. */
 #ifndef PASS_PASS_H
 #define PASS_PASS_H
@@ -58,13 +59,19 @@ void pass_layout(graph *g);
 typedef struct {
     int rank, ranks;      /* rank -1: the one that keeps most (for plans) */
     int64_t bucket_bytes; /* see pass_shard */
-    bool moments; /* every rank updates its own share of the params, whole tensors, and keeps their moments alone */
+    /* 1: every rank updates its own share of the params, whole tensors, and keeps their moments alone; 2: a piece of each
+     * param, and keeps the gradient of that piece alone too; 3: and the weights */
+    int zero_stage;
+    bool base;            /* frozen matrices in pieces */
 } shard_options;
 
-/* Spreads the frozen matrices over o->ranks ranks, of which this is o->rank: each keeps one piece, and an all_gather
- * brings them together a layer ahead of their use, in each half anew. Before pass_shard, and where every value is dense
- * (pass_layout did not run). */
-void pass_shard_base(graph *g, const shard_options *o);
+/* Spreads frozen matrices (base) and trained params (zero_stage 3) over o->ranks ranks, of which this is o->rank: each
+ * keeps one piece, and an all_gather brings them together a layer ahead of their use, in each half anew. Before
+ * pass_shard, and where every value is dense (pass_layout did not run). */
+void pass_shard_weights(graph *g, const shard_options *o);
+/* zero_stage 2 and 3, in the place of pass_shard: gradients in pieces, with a reduce_scatter behind each op that adds
+ * to one. */
+void pass_shard_gradients(graph *g, const shard_options *o);
 
 /* Ranks that each have the whole model (data parallel): gradients gather in buckets of bucket_bytes and a part of
  * one gradient more, in the order in which the backward half ends them; behind the last op that writes into a bucket

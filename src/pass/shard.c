@@ -4,7 +4,7 @@
  * before the optimizer reads them.  They are summed in buckets: few long messages, each of which can travel while the
  * backward half goes on.  Gradients are put into buckets in the order in which the program writes them for the last
  * time; a bucket is one value that the gradients lie in.  all_reduce does nothing but in a step's last micro-batch.
- * With `moments` each param has one rank that updates it; the optimizer then sends it to the others (ZeRO stage 1 by
+ * With zero_stage 1 each param has one rank that updates it; the optimizer then sends it to the others (ZeRO stage 1 by
  * whole tensors: the sums of gradients stay as they are, because every rank needs their norm). */
 #include "base/array.h"
 #include "pass/pass.h"
@@ -116,7 +116,7 @@ static void share_params(graph *g, const shard_options *o) {
 }
 
 void pass_shard(graph *g, const shard_options *o) {
-    if (o->moments) share_params(g, o);
+    if (o->zero_stage == 1) share_params(g, o);
     gradient *list = find_gradients(g);
     vid *buckets = NULL;
     int *after = NULL, n = (int)arrlen(list);

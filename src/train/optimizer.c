@@ -9,6 +9,7 @@ struct optimizer {
     session *s;
     optim_group *groups; /* stb_ds, one per trainable param */
     vid *params;         /* stb_ds, parallel */
+    bool pieces;         /* every rank updates a piece of each param (gradients are in pieces) */
     int64_t steps;       /* taken so far: Adam's bias correction */
     bool shared;         /* other ranks keep moments too */
 };
@@ -19,6 +20,13 @@ bool optimizer_decays(const char *name) {
     return !bias && !strstr(name, "norm.weight");
 }
 
+/* Where this rank's piece begins, and how many elements are in it: none where the value ends before. */
+static int64_t piece_at(const graph_value *v, int64_t *n) {
+    int64_t room = value_part(v), first = v->part * room, rest = value_count(v) - first;
+    *n = rest < 0 ? 0 : rest < room ? rest : room;
+    return first;
+}
+
 static bool add_group(optimizer *o, vid v, failure *f) {
     session *s = o->s;
     const graph_value *value = &s->g.values[v];
@@ -27,6 +35,13 @@ static bool add_group(optimizer *o, vid v, failure *f) {
                      .n = value_count(value),
                      .decays = optimizer_decays(value->name)};
     size_t bytes = (size_t)g.n * sizeof(float);
+    const graph_value *gradient = &s->g.values[value->grad];
+    if (gradient->parts > 1) {
+        int64_t first = piece_at(gradient, &g.n);
+        if (value->parts <= 1) g.weight += first;
+        bytes = (size_t)value_part(gradient) * sizeof(float);
+        o->pieces = o->shared = true;
+    }
     void *m = NULL, *u = NULL;
     bool ok = value->elsewhere ||
               (s->b->alloc(&m, bytes, "first moments", f) && s->b->alloc(&u, bytes, "second moments", f) &&
@@ -65,7 +80,7 @@ void optimizer_close(optimizer *o) {
 
 int64_t optimizer_params(const optimizer *o) {
     int64_t n = 0;
-    for (int i = 0; i < arrlen(o->groups); i++) n += o->groups[i].n;
+    for (int i = 0; i < arrlen(o->params); i++) n += value_count(&o->s->g.values[o->params[i]]);
     return n;
 }
 
@@ -79,7 +94,28 @@ static float *part_of(const optimizer *o, int i, optimizer_part part) {
 }
 
 static const graph_value *value_at(const optimizer *o, int i) { return &o->s->g.values[o->params[i]]; }
-static size_t bytes_at(const optimizer *o, int i) { return (size_t)o->groups[i].n * sizeof(float); }
+static size_t bytes_at(const optimizer *o, int i) { return (size_t)value_count(value_at(o, i)) * sizeof(float); }
+
+/* A part of which every rank keeps a piece. */
+static bool in_pieces(const optimizer *o, int i, optimizer_part part) {
+    return o->pieces && (part != OPTIMIZER_WEIGHT || value_at(o, i)->parts > 1);
+}
+static bool asks_others(const optimizer *o, int i, optimizer_part part) {
+    return in_pieces(o, i, part) || (part != OPTIMIZER_WEIGHT && value_at(o, i)->elsewhere);
+}
+
+/* The pieces of all ranks, behind each other in `to` (bytes_at), which may be NULL where nobody wants them. */
+static bool bring_together(const optimizer *o, int i, optimizer_part part, float *to, failure *f) {
+    const graph_value *gradient = &o->s->g.values[value_at(o, i)->grad];
+    size_t bytes = (size_t)value_part(gradient) * sizeof(float);
+    char *mine = xmalloc(bytes), *all = xmalloc(bytes * (size_t)gradient->parts);
+    bool ok = o->s->b->download(mine, part_of(o, i, part), bytes, f) &&
+              comm_all_gather(o->s->ranks, mine, bytes, all, "pieces for a checkpoint", f);
+    if (ok && to) memcpy(to, all, bytes_at(o, i));
+    free(mine);
+    free(all);
+    return ok;
+}
 
 /* A part of param i from the rank that keeps it, to all; on rank 0 `number` is what it asks for. -1: nothing more. */
 static bool hand_on(const optimizer *o, int32_t *number, float *to, float **block, failure *f) {
@@ -88,6 +124,7 @@ static bool hand_on(const optimizer *o, int32_t *number, float *to, float **bloc
     if (*number < 0) return true;
     int i = *number / OPTIMIZER_PARTS, owner = value_at(o, i)->owner;
     optimizer_part part = (optimizer_part)(*number % OPTIMIZER_PARTS);
+    if (in_pieces(o, i, part)) return bring_together(o, i, part, to, f);
     if (!to) to = *block = xrealloc(*block, bytes_at(o, i));
     if (owner == comm_rank(ranks)) TRY(o->s->b->download(to, part_of(o, i, part), bytes_at(o, i), f));
     return comm_broadcast(ranks, to, bytes_at(o, i), owner, "moments for a checkpoint", f);
@@ -108,13 +145,18 @@ bool optimizer_served(const optimizer *o, failure *f) {
 
 bool optimizer_read(const optimizer *o, int i, optimizer_part part, float *to, failure *f) {
     int32_t number = i * OPTIMIZER_PARTS + (int32_t)part;
-    if (part != OPTIMIZER_WEIGHT && value_at(o, i)->elsewhere) return hand_on(o, &number, to, NULL, f);
-    return o->s->b->download(to, part_of(o, i, part), bytes_at(o, i), f);
+    if (asks_others(o, i, part)) return hand_on(o, &number, to, NULL, f);
+    const void *from = part == OPTIMIZER_WEIGHT ? executor_data(o->s->x, o->params[i]) : part_of(o, i, part);
+    return o->s->b->download(to, from, bytes_at(o, i), f);
 }
 
 bool optimizer_write(optimizer *o, int i, optimizer_part part, const float *from, failure *f) {
-    if (part != OPTIMIZER_WEIGHT && value_at(o, i)->elsewhere) return true;
-    return o->s->b->upload(part_of(o, i, part), from, bytes_at(o, i), f);
+    if (in_pieces(o, i, part)) {
+        int64_t n, first = piece_at(&o->s->g.values[value_at(o, i)->grad], &n);
+        return !n || o->s->b->upload(part_of(o, i, part), from + first, (size_t)n * sizeof *from, f);
+    }
+    if (part == OPTIMIZER_WEIGHT) return o->s->b->upload(executor_data(o->s->x, o->params[i]), from, bytes_at(o, i), f);
+    return value_at(o, i)->elsewhere || o->s->b->upload(part_of(o, i, part), from, bytes_at(o, i), f);
 }
 
 bool optimizer_restored(optimizer *o, int64_t updates, failure *f) {
@@ -127,10 +169,17 @@ bool optimizer_restored(optimizer *o, int64_t updates, failure *f) {
     return ok;
 }
 
-/* Every param from the rank that updated it; then the working copies of all. */
+/* Every param, or piece of one that is whole everywhere, from the rank that updated it; then the working copies of all.
+ */
 static bool send_updates(optimizer *o, failure *f) {
     const session *s = o->s;
-    for (int i = 0; i < optimizer_count(o); i++)
+    for (int i = 0; i < optimizer_count(o) && o->pieces; i++) {
+        const graph_value *value = value_at(o, i), *gradient = &s->g.values[value->grad];
+        size_t bytes = (size_t)value_part(gradient) * sizeof(float);
+        if (value->parts <= 1)
+            TRY(s->b->all_gather(s->ranks, o->groups[i].weight, bytes, executor_data(s->x, o->params[i]), f));
+    }
+    for (int i = 0; i < optimizer_count(o) && !o->pieces; i++)
         TRY(s->b->broadcast(s->ranks, o->groups[i].weight, bytes_at(o, i), value_at(o, i)->owner, f));
     TRY(s->b->finish(f));
     bool working = o->groups[0].working.data != NULL; /* of all params, or of none */
@@ -147,7 +196,8 @@ bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f
                        .weight_decay = (float)c->weight_decay,
                        .max_grad_norm = (float)c->max_grad_norm,
                        .correction1 = (float)(1 - pow(c->adam_beta1, t)),
-                       .correction2 = (float)(1 - pow(c->adam_beta2, t))};
+                       .correction2 = (float)(1 - pow(c->adam_beta2, t)),
+                       .ranks = o->pieces ? o->s->ranks : NULL};
     TRY(o->s->b->adamw(o->groups, (int)arrlen(o->groups), &args, norm, f));
     bool counts = isfinite(*norm);
     o->steps += counts;

@@ -14,7 +14,7 @@ int64_t optimizer_params(const optimizer *o); /* trainable weights */
  * Adapters decay by weight_decay; of a model's own params, norms and biases do not (transformers' Trainer). */
 bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f);
 
-/* ---- among ranks that share the moments (graph_value.elsewhere): optimizer_read of a moment that another rank keeps
+/* ---- among ranks that share the moments, or more (zero_stage): optimizer_read of what other ranks keep
  * works on rank 0 alone, while the others are in optimizer_serve; optimizer_served ends that. Where nothing is shared
  * both return at once. */
 bool optimizer_serve(const optimizer *o, failure *f);
@@ -26,7 +26,7 @@ int optimizer_count(const optimizer *o);
 vid optimizer_param(const optimizer *o, int i);
 /* All elements of a part of param i, float32. After writes: optimizer_restored. */
 bool optimizer_read(const optimizer *o, int i, optimizer_part part, float *to, failure *f);
-/* Of a moment that another rank keeps: nothing to do. */
+/* Takes what this rank keeps of it. */
 bool optimizer_write(optimizer *o, int i, optimizer_part part, const float *from, failure *f);
 int64_t optimizer_updates(const optimizer *o); /* steps that counted */
 /* The next step is the one after `updates`; working copies follow the weights. */

@@ -112,9 +112,10 @@ bool save_weights(snapshot *p, const char *folder, failure *f) {
     return ok;
 }
 
-bool save_result(const session *s, failure *f) {
+bool save_result(const session *s, const optimizer *o, failure *f) {
     snapshot p;
     TRY(snapshot_open(&p, s, NULL, false, f));
+    p.pieces = o;
     bool ok = save_weights(&p, s->c->output_dir, f);
     snapshot_close(&p);
     return ok;

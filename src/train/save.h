@@ -9,7 +9,8 @@ bool save_check_folder(const session *s, bool goes_on, failure *f);
 /* Writes what was trained into a folder that is there. Of the session only what does not change in training is read
  * beside the snapshot, so a thread may do it. */
 bool save_weights(snapshot *p, const char *folder, failure *f);
-/* The result of a run: the weights as they are now, into output_dir. */
-bool save_result(const session *s, failure *f);
+/* The result of a run: the weights as they are now, into output_dir. o: whom to ask for weights in pieces, while the
+ * other ranks are in optimizer_serve; NULL where all are whole. */
+bool save_result(const session *s, const optimizer *o, failure *f);
 bool save_is_full(const config *c); /* tuner_type */
 #endif

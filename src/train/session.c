@@ -109,12 +109,12 @@ static void share_among_ranks(session *s) {
     shard_options o = {.rank = s->plan_ranks ? -1 : comm_rank(s->ranks),
                        .ranks = s->plan_ranks ? s->plan_ranks : comm_size(s->ranks),
                        .bucket_bytes = s->c->ddp_bucket_cap_mb << 20,
-                       .moments = s->spread.zero_stage > 0};
-    if (s->spread.shard_base) {
-        pass_shard_base(&s->g, &o);
-        assert(verified(&s->g, "shard_base"));
-    }
-    pass_shard(&s->g, &o);
+                       .zero_stage = s->spread.zero_stage,
+                       .base = s->spread.shard_base};
+    if (o.base || o.zero_stage == 3) pass_shard_weights(&s->g, &o);
+    assert(verified(&s->g, "shard_weights"));
+    if (o.zero_stage >= 2) pass_shard_gradients(&s->g, &o);
+    else pass_shard(&s->g, &o);
 }
 
 /* The order of the passes, top to bottom. */

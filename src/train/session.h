@@ -19,7 +19,7 @@ typedef enum {
 
 /* What ranks do not all keep whole; see the settings of these names. */
 typedef struct {
-    int zero_stage; /* 0, 1 */
+    int zero_stage; /* 0 to 3 */
     bool shard_base;
 } sharding;
 

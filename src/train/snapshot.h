@@ -6,10 +6,11 @@
 
 typedef struct {
     const session *s;
-    const optimizer *o; /* NULL: weights alone */
-    vid *params;        /* stb_ds: the trainable params in the program's order, as the optimizer has them */
-    float **held;       /* [OPTIMIZER_PARTS * params]; NULL: fetched when asked for */
-    float *fetched;     /* the tensor asked for last, when nothing is held */
+    const optimizer *o;      /* NULL: weights alone */
+    const optimizer *pieces; /* whom to ask for weights that are in pieces, where o is NULL; set behind snapshot_open */
+    vid *params;             /* stb_ds: the trainable params in the program's order, as the optimizer has them */
+    float **held;            /* [OPTIMIZER_PARTS * params]; NULL: fetched when asked for */
+    float *fetched;          /* the tensor asked for last, when nothing is held */
 } snapshot;
 
 /* `hold` copies all tensors now (4 bytes for each element of each part); else `s` and `o` are read later. */

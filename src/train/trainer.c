@@ -40,31 +40,45 @@ static bool build_stage(session *s, size_t room, bool *fits, failure *f) {
     return true;
 }
 
-static bool check_shard_base(const session *s, failure *f) {
-    if (strcmp(s->c->tuner_type, "full") == 0)
+/* What the settings ask for and is not there. */
+static bool check_sharding(const session *s, failure *f) {
+    const config *c = s->c;
+    bool base = strcmp(c->shard_base, "true") == 0, pieces = c->zero_stage[0] == '2' || c->zero_stage[0] == '3';
+    if (base && strcmp(c->tuner_type, "full") == 0)
         return fail(f, FAIL_INPUT,
-                    "shard_base: found true with tuner_type full, which has no frozen weights: expected "
-                    "auto or false (zero_stage spreads what full tuning keeps)");
-    if (s->b->upload_rows)
-        return fail(
-            f, FAIL_INPUT,
-            "shard_base: found true on the %s, where base and adapter lie in one matrix that is not spread over "
-            "ranks in this version: expected auto or false there (zero_stage 1 spreads the moments), or "
-            "device cpu",
-            s->b->name);
+                    "shard_base: found true with tuner_type full, which has no frozen weights: expected auto or false "
+                    "(zero_stage 3 spreads what full tuning keeps)");
+    if (!s->b->all_gather && (base || pieces))
+        return fail(f, FAIL_INPUT,
+                    "%s: found %s on the %s, where base and adapter lie in one matrix that is not spread over ranks in "
+                    "this version: expected %s there (zero_stage 1 spreads the moments), or device cpu",
+                    base ? "shard_base" : "zero_stage", base ? "true" : c->zero_stage, s->b->name,
+                    base ? "auto or false" : "auto, 0 or 1");
     return true;
 }
 
-bool train_shardings(const session *s, int ranks, sharding out[TRAIN_SHARDINGS], int *n, failure *f) {
+/* Whether train_build may spread like this among several ranks. */
+static bool allowed(const session *s, sharding one) {
     const config *c = s->c;
-    bool one = ranks < 2, can = !s->b->upload_rows && strcmp(c->tuner_type, "full") != 0;
-    bool wanted = !one && strcmp(c->shard_base, "true") == 0;
-    if (wanted) TRY(check_shard_base(s, f));
+    bool full = strcmp(c->tuner_type, "full") == 0, any = strcmp(c->zero_stage, "auto") == 0;
+    int stage = any ? one.zero_stage : c->zero_stage[0] - '0', most = full && s->b->all_gather ? 3 : 1;
+    if (stage != one.zero_stage || (any && stage > most)) return false;
+    if (full || !s->b->all_gather) return !one.shard_base;
+    if (strcmp(c->shard_base, "auto") == 0) return stage < 3 || one.shard_base; /* ZeRO 3: all weights */
+    return one.shard_base == (strcmp(c->shard_base, "true") == 0);
+}
+
+bool train_shardings(const session *s, int ranks, sharding out[TRAIN_SHARDINGS], int *n, failure *f) {
     *n = 0;
-    for (int base = wanted; base <= (!one && can && strcmp(c->shard_base, "false") != 0); base++)
-        for (int stage = !one && strcmp(c->zero_stage, "1") == 0; stage <= (!one && strcmp(c->zero_stage, "0") != 0);
-             stage++)
-            out[(*n)++] = (sharding){stage, base};
+    if (ranks < 2) {
+        out[(*n)++] = (sharding){0};
+        return true;
+    }
+    TRY(check_sharding(s, f));
+    for (int i = 0; i < TRAIN_SHARDINGS; i++) {
+        sharding one = {i % ZERO_STAGES, i / ZERO_STAGES};
+        if (allowed(s, one)) out[(*n)++] = one;
+    }
     return true;
 }
 
@@ -91,13 +105,13 @@ static bool build_fitting(session *s, failure *f) {
 
 bool train_build(session *s, failure *f) {
     bool ok = comm_agree(s->ranks, build_fitting(s, f), f);
-    int spread = s->spread.shard_base * 2 + s->spread.zero_stage;
+    int spread = s->spread.shard_base * ZERO_STAGES + s->spread.zero_stage;
     int mine = spread * RECOMPUTE_COUNT + (int)s->level; /* one for all: the ranks run one program */
     double most = mine;
     TRY(ok && comm_max(s->ranks, &most, 1, "what to keep in memory", f));
     if ((int)most == mine) return true;
     spread = (int)most / RECOMPUTE_COUNT;
-    s->spread = (sharding){spread % 2, spread / 2};
+    s->spread = (sharding){spread % ZERO_STAGES, spread / ZERO_STAGES};
     return build_at(s, (recompute_level)((int)most % RECOMPUTE_COUNT), f);
 }
 
@@ -129,16 +143,39 @@ static double utilisation(const session *s, const micro_batch *batches, int n, d
     return 100 * flops / seconds / peak;
 }
 
+/* One row of one token without a label: what the other ranks need of this one, and no more. */
+static bool run_along(session *s, bool backward, bool last, failure *f) {
+    int32_t id = 0, pos = 0, target = -100, cu[2] = {0, 1};
+    batch_info info = {.rows = 1, .docs = 1, .longest = 1, .last = last, .stand_in = true};
+    micro_batch b = {.ids = &id, .pos = &pos, .target = &target, .cu = cu, .info = info};
+    return train_micro_batch(s, &b, 0, backward, f);
+}
+
+/* Micro-batches of this step: as many as the rank with most has, where every one takes all ranks. */
+static bool count_together(const session *s, int n, int *most, failure *f) {
+    double x = n;
+    *most = n;
+    if (!s->spread.shard_base && s->spread.zero_stage < 2) return true;
+    TRY(comm_max(s->ranks, &x, 1, "the micro-batches of a step", f));
+    *most = (int)x;
+    return true;
+}
+
 bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, double learning_rate, step_metrics *m,
                 bool *skipped, failure *f) {
     double started = clock_seconds();
     float loss;
-    TRY(ranks_count(s, batches, n, m, f));
+    int most;
+    TRY(ranks_count(s, batches, n, m, f) && count_together(s, n, &most, f));
     TRY(executor_clear(s->x, ROLE_GRAD, f));
     TRY(executor_clear(s->x, ROLE_OUTPUT, f));
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < most; i++) {
+        if (i >= n) {
+            TRY(run_along(s, true, i == most - 1, f));
+            continue;
+        }
         micro_batch b = batches[i];
-        b.info.last = i == n - 1;
+        b.info.last = i == most - 1;
         TRY(train_micro_batch(s, &b, m->label_tokens ? 1 / (float)m->label_tokens : 0, true, f));
     }
     TRY(executor_download(s->x, s->io.loss, &loss, 1, f));
@@ -160,24 +197,16 @@ bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, dou
 static bool forward_together(session *s, bool mine, bool *any, failure *f) {
     double most = mine;
     *any = false;
-    if (!s->spread.shard_base) return true;
+    if (!s->spread.shard_base && s->spread.zero_stage < 3) return true;
     TRY(comm_max(s->ranks, &most, 1, "whether a rank needs another loss", f));
     *any = most > 0;
     return true;
 }
 
-/* One row of one token without a label: for its gathers alone. */
-static bool run_along(session *s, failure *f) {
-    int32_t id = 0, pos = 0, target = -100, cu[2] = {0, 1};
-    batch_info info = {.rows = 1, .docs = 1, .longest = 1, .stand_in = true};
-    micro_batch b = {.ids = &id, .pos = &pos, .target = &target, .cu = cu, .info = info};
-    return executor_clear(s->x, ROLE_OUTPUT, f) && train_micro_batch(s, &b, 1, false, f);
-}
-
 bool train_losses_end(session *s, failure *f) {
     for (bool any = true; any;) {
         TRY(forward_together(s, false, &any, f));
-        if (any) TRY(run_along(s, f));
+        if (any) TRY(executor_clear(s->x, ROLE_OUTPUT, f) && run_along(s, false, false, f));
     }
     return true;
 }

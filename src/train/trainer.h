@@ -29,15 +29,15 @@ bool train_evaluate(session *s, const dataset *data, eval_result *out, failure *
 bool train_step(session *s, optimizer *o, const micro_batch *batches, int n, double learning_rate, step_metrics *m,
                 bool *skipped, failure *f);
 
-/* Sum of the losses of a micro-batch's label tokens, through the forward half of the session's program. Where the base
- * is spread over ranks a forward half takes all of them: a rank that needs no more losses goes on with
+/* Sum of the losses of a micro-batch's label tokens, through the forward half of the session's program. Where weights
+ * are in pieces a forward half takes all of them: a rank that needs no more losses goes on with
  * train_losses_end, which runs along until no other rank needs one either. Every rank ends its losses so. */
 bool train_loss(session *s, const micro_batch *b, double *loss, failure *f);
 bool train_losses_end(session *s, failure *f);
 
 /* What train_build tries on so many ranks, one after the other: what sends least first. Returns how many; a failure
  * when the settings ask for what the open backend does not have. */
-enum { TRAIN_SHARDINGS = 4 };
+enum { ZERO_STAGES = 4, TRAIN_SHARDINGS = 2 * ZERO_STAGES };
 bool train_shardings(const session *s, int ranks, sharding out[TRAIN_SHARDINGS], int *n, failure *f);
 
 /* Runs one micro-batch: forward, and backward when `backward`, with dLoss/dnll = scale on label rows. */

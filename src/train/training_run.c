@@ -10,6 +10,7 @@
 #include "base/signals.h"
 #include "exec/device_stats.h"
 #include "train/ranks.h"
+#include "train/save.h"
 #include "train/saver.h"
 #include "train/schedule.h"
 #include "train/skipped.h"
@@ -302,4 +303,11 @@ bool run_train(run *t, const dataset *eval, report *r, double begin, run_summary
         return comm_agree(t->s->ranks, false, f);
     }
     return fill_summary(t, begin, out, f);
+}
+
+bool run_save_result(const run *t, failure *f) {
+    if (comm_rank(t->s->ranks) > 0) return optimizer_serve(t->o, f);
+    failure other;
+    bool ok = save_result(t->s, t->o, f);
+    return optimizer_served(t->o, ok ? f : &other) && ok; /* the others wait for it even then */
 }

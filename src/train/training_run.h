@@ -19,4 +19,6 @@ const run_state *run_where(const run *t);
  * none. Saves a checkpoint every save_steps and at the end; also when a signal waits (base/signals.h), which then ends
  * the run with FAIL_INTERRUPT. */
 bool run_train(run *t, const dataset *eval, report *r, double begin, run_summary *out, failure *f);
+/* Writes the result (save_result): all ranks call it, rank 0 writes. */
+bool run_save_result(const run *t, failure *f);
 #endif

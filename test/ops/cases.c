@@ -148,6 +148,8 @@ const op_case op_cases[] = {
     {OP_all_reduce, "N=3 B=1000"},
     {OP_all_gather, "N=1 M=1 K=1"},
     {OP_all_gather, "N=3 M=70 K=13"},
+    {OP_reduce_scatter, "N=1 M=1 K=1"},
+    {OP_reduce_scatter, "N=3 M=70 K=13", ADD},
 };
 const int n_op_cases = sizeof op_cases / sizeof *op_cases;
 

@@ -407,7 +407,7 @@ static void backward_rules_are_complete(void **state) {
         bool backward_op = k >= OP_embed_bwd && k <= OP_cross_entropy_bwd;
         bool terminal = k == OP_weighted_sum || k == OP_gather || k == OP_attention_cached || backward_op ||
                         k == OP_linear_lora_bwd || k == OP_gate_up_bwd || k == OP_qkv_bwd || k == OP_qkv_rope_bwd ||
-                        k == OP_linear_ce_bwd || k == OP_all_reduce || k == OP_all_gather;
+                        k == OP_linear_ce_bwd || k == OP_all_reduce || k == OP_all_gather || k == OP_reduce_scatter;
         assert_int_equal(backward_has_rule(k), !terminal);
     }
 }

@@ -453,7 +453,7 @@ static void bfloat16_weights_move(void **state) {
     run_training(&t, state, &d);
     assert_true(t.ok);
     assert_true(t.sum.loss < t.sum.first_loss);
-    MUST(save_result(&t.s, f));
+    MUST(save_result(&t.s, NULL, f));
     MUST(st_open_folder(&before, FIXTURE("qwen3"), f) && st_open_folder(&after, scratch_path(state, "out"), f));
     int64_t moved = 0, count = 0;
     for (int i = 0; i < st_count(before); i++) {
@@ -493,7 +493,7 @@ static void adapter_of_the_head(void **state) {
         const float *w = executor_data(t.s.x, B);
         for (int row = 0; row < 67; row++)
             assert_true(w[row * t.s.g.values[B].cols] != 0); /* every id of the softmax */
-        MUST(save_result(&t.s, f));
+        MUST(save_result(&t.s, NULL, f));
         st_set *saved;
         MUST(st_open_file(&saved, scratch_path(state, "out/adapter_model.safetensors"), f));
         assert_int_equal(st_count(saved), 6);

@@ -1,11 +1,11 @@
-/* shard_base.c - the frozen base spread over the ranks, as ops of the program; run before pass_shard.
+/* shard_weights.c - weights in pieces, one at each rank, as ops of the program; run before pass_shard.
  *
- * Every rank keeps one piece of each frozen matrix (vectors, which are few numbers, stay whole).  all_gather brings the
- * pieces together into a temporary, so that the plan's arena holds a layer's weights only while they are used.  A
- * gather stands a layer ahead of the first use: what a backend does beside other work is then there when it is read.
- * The backward half gathers anew; what two neighbouring layers read (the head in the last of the forward half and the
- * first of the backward half) is gathered once.  Gathered bits are those of the files: the run is the one of a whole
- * base. */
+ * Every rank keeps one piece of each frozen matrix (vectors, which are few numbers, stay whole), and with ZeRO stage 3
+ * of each trained param.  all_gather brings the pieces together into a temporary, so that the plan's arena holds a
+ * layer's weights only while they are used.  A gather stands a layer ahead of the first use: what a backend does beside
+ * other work is then there when it is read. The backward half gathers anew; what two neighbouring layers read (the head
+ * in the last of the forward half and the first of the backward half) is gathered once.  Gathered bits are those of the
+ * files: the run is the one of a whole base. */
 #include "base/array.h"
 #include "pass/pass.h"
 
@@ -43,7 +43,7 @@ static vid add_whole(graph *g, vid v, int number) {
     graph_value like = g->values[v];
     vid whole = graph_add_value(g, ROLE_TEMP, like.type, like.rows, like.cols, "gathered.%d.%s", number, like.name);
     g->values[whole].storage_rows = (like.parts * value_part(&like) + like.cols - 1) / like.cols;
-    g->values[whole].gathered = v;
+    g->values[whole].whole_of = v;
     return whole;
 }
 
@@ -99,10 +99,12 @@ static void emit_gathers(graph *g, const segment *segments, const gather *list) 
     arrfree(old);
 }
 
-void pass_shard_base(graph *g, const shard_options *o) {
+void pass_shard_weights(graph *g, const shard_options *o) {
     for (vid v = 1; v < arrlen(g->values); v++) {
         graph_value *value = &g->values[v];
-        if (value->role != ROLE_PARAM || value->trainable || value->cols == 1) continue;
+        bool trained = value->trainable && value->grad && o->zero_stage == 3;
+        bool frozen = !value->trainable && value->cols > 1 && o->base;
+        if (value->role != ROLE_PARAM || (!trained && !frozen)) continue;
         assert(!value->ld && !value->base && !value->storage_rows);
         value->parts = o->ranks;
         value->part = o->rank < 0 ? 0 : o->rank;
