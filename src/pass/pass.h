@@ -56,13 +56,13 @@ void pass_recompute(graph *g, recompute_level level);
  * Fills ld, base, at, storage_rows and working of values. */
 void pass_layout(graph *g);
 
+/* zero_stage 1: every rank updates its own share of the params, whole tensors, and keeps their moments; 2: a piece of
+ * each param, and keeps the gradient of that piece alone too; 3: and the weights. */
 typedef struct {
     int rank, ranks;      /* rank -1: the one that keeps most (for plans) */
     int64_t bucket_bytes; /* see pass_shard */
-    /* 1: every rank updates its own share of the params, whole tensors, and keeps their moments alone; 2: a piece of each
-     * param, and keeps the gradient of that piece alone too; 3: and the weights */
     int zero_stage;
-    bool base;            /* frozen matrices in pieces */
+    bool base; /* frozen matrices in pieces */
 } shard_options;
 
 /* Spreads frozen matrices (base) and trained params (zero_stage 3) over o->ranks ranks, of which this is o->rank: each
