@@ -55,11 +55,11 @@ typedef struct backend {
     void (*set_deterministic)(bool on);
     /* Device memory of rank `root` to all ranks, behind the work so far; done after finish. */
     bool (*broadcast)(comm *ranks, void *data, size_t bytes, int root, failure *f);
+    /* pass_fuse's question about the ops that pass_fold makes (op_served in pass/pass.h). NULL: all are served. */
+    bool (*serves)(const graph *g, const graph_op *op, const char **why);
     /* The pieces of all ranks into `all`, in which `mine` may lie at its place; where params can be in pieces
      * (pass_shard_ weights, pass_shard_gradients), else NULL. */
     bool (*all_gather)(comm *ranks, const void *mine, size_t bytes, void *all, failure *f);
-    /* pass_fuse's question about the ops that pass_fold makes (op_served in pass/pass.h). NULL: all are served. */
-    bool (*serves)(const graph *g, const graph_op *op, const char **why);
 } backend;
 
 /* `name`: "cpu", "cuda" or "auto" (cuda where a usable device is, else cpu). local_rank: of this process among those on

@@ -89,10 +89,15 @@ bool run_open(run **out, session *s, const dataset *data, const resume *from, fa
         run_close(t);
         return false;
     }
-    log_info("%lld trainable weights, %lld steps of %d x %d slots%s, peak memory planned %.2f GiB (recompute %s)",
+    text_buf spread = {0};
+    if (s->ranks)
+        text_printf(&spread, ", zero_stage %d, shard_base %s", s->spread.zero_stage,
+                    s->spread.shard_base ? "true" : "false");
+    log_info("%lld trainable weights, %lld steps of %d x %d slots%s, peak memory planned %.2f GiB (recompute %s%s)",
              (long long)optimizer_params(t->o), (long long)t->rate.total, t->n_batches * comm_size(s->ranks),
              train_slots(s->c), s->ranks ? " over all ranks" : "", (double)plan_peak(&s->p) / 0x1p30,
-             recompute_name(s->level));
+             recompute_name(s->level), spread.size ? spread.data : "");
+    text_free(&spread);
     *out = t;
     return true;
 }

@@ -55,6 +55,8 @@ for how in 2:2 3:2 4:2 2:3 3:3 4:3; do # zero_stage 2 and 3
     done
     close_model 1e-6 $name full-1
 done
+count=$((count + 1))
+grep -q 'zero_stage 3, shard_base false)' "$folder/full-2-3.err" || wrong "what is spread is not said: $(cat "$folder/full-2-3.err")"
 train unmoved "${lora[@]/#0.1/1e-30}" --gradient_accumulation_steps 12
 (failed=0 && close_weights 1e-2 lora-1 unmoved >/dev/null && [ $failed = 0 ]) && wrong "the weights hardly moved"
 
@@ -170,6 +172,21 @@ awk '/^zero_stage/ { way = $2 $4 } /^none/ { sub(/.*\(/, ""); bytes[way] = $1 + 
     "$folder/plan" || wrong "plan: $(cat "$folder/plan")"
 [ "$(grep -c '^zero_stage .*shard_base true' <("$LIGER_SFT" plan --model "$model" --device cpu --gpus 4 --shard_base true))" = 2 ] ||
     wrong "plan with shard_base true"
+
+# auto spreads the base where a whole one does not fit: 3 GiB of address space for 4 ranks, and a base of 0.8 GiB.
+mkdir "$folder/large"
+sed 's/"hidden_size": [0-9]*/"hidden_size": 1024/; s/"intermediate_size": [0-9]*/"intermediate_size": 4096/
+    s/"num_hidden_layers": [0-9]*/"num_hidden_layers": 12/' "$model/config.json" >"$folder/large/config.json"
+# auto_takes KIB WAY: what plan marks under that limit.
+auto_takes() {
+    count=$((count + 1))
+    (ulimit -v "$1" && OMP_NUM_THREADS=1 exec "$LIGER_SFT" plan --model "$folder/large" --device cpu --max_length 32 --gpus 4) >"$folder/plan"
+    [ "$(awk '/^zero_stage/ { way = $2 $4 } /<- auto/ { print way }' "$folder/plan")" = "$2" ] || wrong "auto: $(cat "$folder/plan")"
+}
+if (ulimit -v 3000000 && "$LIGER_SFT" --version) >/dev/null 2>&1; then # not with a sanitizer's shadow memory
+    auto_takes 12000000 0,false,
+    auto_takes 3000000 0,true,
+fi
 
 # bench as ranks: rank 0 prints, twice the tokens of one rank's step, what is summed, and how much of it is waited for.
 count=$((count + 2))

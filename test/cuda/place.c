@@ -70,7 +70,7 @@ dtype device_type(op_kind kind, const operand *o, bool out, dtype compute) {
     static const char *const exact[] = {"rstd", "ra", "dot", "lse", "nll", "dnll", "weight",
                                         "freq", "rq", "rk",  "dW",  "dw",  "dbias"};
     if (o->type == DTYPE_I32) return DTYPE_I32;
-    if (kind == OP_weighted_sum || kind == OP_all_reduce) return DTYPE_F32;
+    if (kind == OP_weighted_sum || kind == OP_all_reduce || kind == OP_reduce_scatter) return DTYPE_F32;
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
         if (strcmp(o->name, exact[i]) == 0) return DTYPE_F32;
     if (out && o->name[0] == 'd' && (o->name[1] == 'A' || o->name[1] == 'B')) return DTYPE_F32;
