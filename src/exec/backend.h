@@ -58,7 +58,7 @@ typedef struct backend {
     /* pass_fuse's question about the ops that pass_fold makes (op_served in pass/pass.h). NULL: all are served. */
     bool (*serves)(const graph *g, const graph_op *op, const char **why);
     /* The pieces of all ranks into `all`, in which `mine` may lie at its place; where params can be in pieces
-     * (pass_shard_ weights, pass_shard_gradients), else NULL. */
+     * (pass_shard_weights, pass_shard_gradients), else NULL. */
     bool (*all_gather)(comm *ranks, const void *mine, size_t bytes, void *all, failure *f);
 } backend;
 
