@@ -218,10 +218,33 @@ bool broadcast(comm *ranks, void *data, size_t bytes, int root, failure *f) {
     return ok;
 }
 
-const backend cuda_backend = {
-    "cuda",        DTYPE_BF16, false,        open_backend,      close_backend, alloc,        free_block, upload,
-    transfer_down, clear,      memory,       overhead,          peak_flops,    scratch,      kernels,    finish,
-    transfer_up,   cuda_adamw, cuda_publish, set_deterministic, broadcast,     folded_serves};
+/* By name, so that a new member of the table cannot shift the others. */
+backend make_table() {
+    backend b = {};
+    b.name = "cuda";
+    b.compute = DTYPE_BF16;
+    b.open = open_backend;
+    b.close = close_backend;
+    b.alloc = alloc;
+    b.free = free_block;
+    b.upload = upload;
+    b.download = transfer_down;
+    b.clear = clear;
+    b.memory = memory;
+    b.overhead = overhead;
+    b.peak_flops = peak_flops;
+    b.scratch = scratch;
+    b.kernels = kernels;
+    b.finish = finish;
+    b.upload_rows = transfer_up;
+    b.adamw = cuda_adamw;
+    b.publish = cuda_publish;
+    b.set_deterministic = set_deterministic;
+    b.broadcast = broadcast;
+    b.serves = folded_serves;
+    return b;
+}
+const backend cuda_backend = make_table();
 } // namespace
 
 extern "C" {
