@@ -354,18 +354,23 @@ static void step_that_is_not_finite(void **state) {
     dataset_free(&d);
 }
 
+/* `rows` of ten tokens, the one numbered `bad` with token 5, which spoil_token_5 spoils. */
+static void add_rows_one_bad(dataset *d, int rows, int bad) {
+    for (int row = 0; row < rows; row++) {
+        int32_t ids[10];
+        for (int i = 0; i < 10; i++) ids[i] = 6 + (7 * row + 3 * i) % 60;
+        if (row == bad) ids[4] = 5;
+        add_row(d, ids, 10, 6);
+    }
+}
+
 /* One bad row among eight, in two micro-batches: it alone is named, the step's rows are all listed. The run stops at
  * max_skipped_steps, and the weights stay as they were. */
 static void row_to_blame(void **state) {
     const char *model = write_variant(state, FIXTURE("llama"), "{", "{", spoil_token_5);
     training t;
     dataset d = {0};
-    for (int row = 0; row < 8; row++) {
-        int32_t ids[10];
-        for (int i = 0; i < 10; i++) ids[i] = 6 + (7 * row + 3 * i) % 60;
-        if (row == 5) ids[4] = 5;
-        add_row(&d, ids, 10, 6);
-    }
+    add_rows_one_bad(&d, 8, 5);
     open_training(&t, state, model,
                   FLAGS("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--max_length",
                         "10", "--max_steps", "9", "--dataset", "/rows.json", "--max_skipped_steps", "3",
@@ -395,12 +400,7 @@ static void stop_keeps_what_was_learnt(void **state) {
     const char *model = write_variant(state, FIXTURE("llama"), "{", "{", spoil_token_5);
     training t;
     dataset d = {0};
-    for (int row = 0; row < 4; row++) {
-        int32_t ids[10];
-        for (int i = 0; i < 10; i++) ids[i] = 6 + (7 * row + 3 * i) % 60;
-        if (row == 2) ids[4] = 5;
-        add_row(&d, ids, 10, 6);
-    }
+    add_rows_one_bad(&d, 4, 2);
     open_training(&t, state, model,
                   FLAGS("--gradient_accumulation_steps", "1", "--max_length", "10", "--dataset", "/rows.json",
                         "--max_skipped_steps", "1", "--save_steps", "2", "--save_total_limit", "1"));
