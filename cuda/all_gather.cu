@@ -7,8 +7,10 @@
 
 extern "C" void cuda_op_all_gather(const kernel_call *call) {
     const tensor *part = &call->in[0], *whole = &call->out[0];
-    assert(!call->ranks && part->ld == part->cols && whole->ld == whole->cols && part->type == whole->type);
-    size_t bytes = (size_t)(part->rows * part->cols) * dtype_size(part->type);
-    cuda_check(cudaMemcpyAsync(whole->data, part->data, bytes, cudaMemcpyDeviceToDevice, cuda_stream()), "copy",
-               cuda_failure());
+    assert(!call->ranks && part->type == whole->type && part->cols == whole->cols);
+    size_t size = dtype_size(part->type);
+    cuda_check(cudaMemcpy2DAsync(whole->data, (size_t)whole->ld * size, part->data, (size_t)part->ld * size,
+                                 (size_t)part->cols * size, (size_t)part->rows, cudaMemcpyDeviceToDevice,
+                                 cuda_stream()),
+               "copy", cuda_failure());
 }
