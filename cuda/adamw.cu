@@ -3,7 +3,8 @@
  * Three launches whatever the number of params: sums of squares of pieces of all gradients (in double), their sum in a
  * fixed order with the clip factor, and one update over all pieces.  When the norm is not finite the update does
  * nothing.  The host waits once, for the norm.
- * The device's table of params and pieces is made when the list changes and lives until cuda_adamw_close. */
+ * Among ranks that have pieces of the gradients the sum is one over all of them, through the host.
+ * A device table of params and pieces is made when its list changes and lives until cuda_adamw_close. */
 #include "cuda.cuh"
 
 namespace {
@@ -15,20 +16,23 @@ struct piece {
 };
 
 struct norm_result {
-    double norm;
+    double squares, norm;
     float scale; /* of gradients */
     int32_t finite;
 };
 
-struct {
-    optim_group *host; /* what the tables were made from */
+struct param_table {
+    optim_group *host; /* what it was made from */
     int n;
     optim_group *groups; /* device [n] */
     piece *pieces;       /* device [n_pieces] */
     double *squares;     /* device [n_pieces] */
     norm_result *result; /* device */
     int n_pieces;
-} table;
+};
+
+/* Of the step, and of publishing, whose list may be another one. */
+param_table for_step, for_publish;
 
 /* Four elements at i, or fewer at the end of a param. */
 __device__ __forceinline__ float4 load4(const float *x, int64_t i, int64_t n) {
@@ -70,6 +74,11 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
+__host__ __device__ __forceinline__ norm_result clipped(double sum, float max_grad_norm) {
+    double norm = sqrt(sum), limit = (double)max_grad_norm;
+    return {sum, norm, limit > 0 ? (float)fmin(1.0, limit / (norm + 1e-6)) : 1.0f, isfinite(norm)};
+}
+
 /* One block: everything. Shared: 256 bytes. */
 __global__ void __launch_bounds__(SUM_THREADS)
     norm_kernel(norm_result *result, const double *squares, int n, float max_grad_norm) {
@@ -78,9 +87,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 #pragma unroll 4
     for (int i = threadIdx.x; i < n; i += SUM_THREADS) sum += squares[i];
     sum = block_sum(sum, shared);
-    if (threadIdx.x) return;
-    double norm = sqrt(sum), limit = (double)max_grad_norm;
-    *result = {norm, limit > 0 ? (float)fmin(1.0, limit / (norm + 1e-6)) : 1.0f, isfinite(norm)};
+    if (threadIdx.x == 0) *result = clipped(sum, max_grad_norm);
 }
 
 /* What depends on the step alone. */
@@ -89,12 +96,14 @@ struct adamw_factors {
     float decay; /* of groups that decay */
 };
 
-/* Writes x at element i of the param into its working copy, times the column's element of `fold` where there is one. */
+/* Writes x at element i of the param into its working copy, times the column's element of `fold` where there is one.
+ * Rows that the copy has not are left out. */
 template <typename T>
-__device__ __forceinline__ void publish4(const tensor &w, const tensor &fold, int64_t i, int64_t n, float4 x) {
+__device__ __forceinline__ void publish4(const tensor &w, const tensor &fold, int64_t skip, int64_t i, int64_t n,
+                                         float4 x) {
     T *data = (T *)w.data;
     const T *by = (const T *)fold.data;
-    bool dense = w.ld == w.cols && !by;
+    bool dense = w.ld == w.cols && !by && !skip && n <= w.rows * w.cols;
     int64_t row = dense ? 0 : n <= UINT32_MAX ? (uint32_t)i / (uint32_t)w.cols : i / w.cols, col = i - row * w.cols;
     float v[V] = {x.x, x.y, x.z, x.w};
     if (by) {
@@ -105,8 +114,10 @@ __device__ __forceinline__ void publish4(const tensor &w, const tensor &fold, in
             at = at + 1 == w.cols ? 0 : at + 1;
         }
     }
+    row -= skip;
     T *to = data + row * w.ld + col;
-    bool in_row = (dense || col + V <= w.cols) && (uintptr_t)to % (V * sizeof(T)) == 0;
+    bool there = dense || (row >= 0 && row < w.rows);
+    bool in_row = there && (dense || col + V <= w.cols) && (uintptr_t)to % (V * sizeof(T)) == 0;
     if (in_row && i + V <= n) {
         store<T, V>(to, packed<T, V>(v));
         return;
@@ -114,7 +125,7 @@ __device__ __forceinline__ void publish4(const tensor &w, const tensor &fold, in
 #pragma unroll
     for (int e = 0; e < V; e++) {
         if (i + e >= n) return;
-        data[row * w.ld + col] = from_float<T>(v[e]);
+        if (dense || (row >= 0 && row < w.rows)) data[row * w.ld + col] = from_float<T>(v[e]);
         if (++col == w.cols && !dense) col = 0, row++;
     }
 }
@@ -122,8 +133,8 @@ __device__ __forceinline__ void publish4(const tensor &w, const tensor &fold, in
 __device__ __forceinline__ void publish(const optim_group &group, int64_t i, float4 x) {
     const tensor &w = group.working;
     if (!w.data) return;
-    if (w.type == DTYPE_BF16) publish4<bf16>(w, group.fold, i, group.n, x);
-    else publish4<float>(w, group.fold, i, group.n, x);
+    if (w.type == DTYPE_BF16) publish4<bf16>(w, group.fold, group.first, i, group.n, x);
+    else publish4<float>(w, group.fold, group.first, i, group.n, x);
 }
 
 __device__ __forceinline__ float adamw(float &w, float g, float &m, float &v, const adamw_factors &a, float decay) {
@@ -185,14 +196,33 @@ void check_group(const optim_group *g) {
     assert((uintptr_t)g->weight % 16 == 0 && (uintptr_t)g->grad % 16 == 0);
     assert((uintptr_t)g->m % 16 == 0 && (uintptr_t)g->v % 16 == 0);
     const tensor *w = &g->working;
-    assert(!w->data || (w->rows * w->cols == g->n && (w->type == DTYPE_BF16 || w->type == DTYPE_F32)));
+    assert(!w->data || w->type == DTYPE_BF16 || w->type == DTYPE_F32);
+    assert(!w->data || g->n % w->cols == 0);
     assert(!g->fold.data || (g->fold.type == w->type && g->fold.rows * g->fold.cols == w->cols));
 }
 
-bool make_table(const optim_group *groups, int n, failure *f) {
+void close_table(param_table *t) {
+    cudaFree(t->groups);
+    cudaFree(t->pieces);
+    cudaFree(t->squares);
+    cudaFree(t->result);
+    free(t->host);
+    *t = {};
+}
+
+/* Device memory of a table, its list of pieces included. */
+bool fill_table(param_table *t, const optim_group *groups, const piece *pieces, failure *f) {
+    size_t n_pieces = (size_t)t->n_pieces;
+    return upload((void **)&t->groups, groups, (size_t)t->n * sizeof *groups, f) &&
+           upload((void **)&t->pieces, pieces, n_pieces * sizeof *pieces, f) &&
+           upload((void **)&t->squares, nullptr, n_pieces * sizeof *t->squares, f) &&
+           upload((void **)&t->result, nullptr, sizeof *t->result, f);
+}
+
+bool make_table(param_table *t, const optim_group *groups, int n, failure *f) {
     size_t bytes = (size_t)n * sizeof *groups;
-    if (table.host && table.n == n && memcmp(table.host, groups, bytes) == 0) return true;
-    cuda_adamw_close();
+    if (t->host && t->n == n && memcmp(t->host, groups, bytes) == 0) return true;
+    close_table(t);
     int64_t n_pieces = 0;
     for (int k = 0; k < n; k++) check_group(&groups[k]), n_pieces += cuda_ceil(groups[k].n, PIECE);
     assert(n_pieces < INT32_MAX);
@@ -200,44 +230,43 @@ bool make_table(const optim_group *groups, int n, failure *f) {
     int64_t at = 0;
     for (int k = 0; k < n; k++)
         for (int64_t i = 0; i < cuda_ceil(groups[k].n, PIECE); i++) pieces[at++] = {k, (int32_t)i};
-    bool ok = upload((void **)&table.groups, groups, bytes, f) &&
-              upload((void **)&table.pieces, pieces, (size_t)n_pieces * sizeof *pieces, f) &&
-              upload((void **)&table.squares, nullptr, (size_t)n_pieces * sizeof *table.squares, f) &&
-              upload((void **)&table.result, nullptr, sizeof *table.result, f);
+    t->n = n;
+    t->n_pieces = (int)n_pieces;
+    bool ok = fill_table(t, groups, pieces, f);
     free(pieces);
     if (!ok) {
-        cuda_adamw_close();
+        close_table(t);
         return false;
     }
-    table.host = (optim_group *)xmalloc(bytes);
-    memcpy(table.host, groups, bytes);
-    table.n = n;
-    table.n_pieces = (int)n_pieces;
+    t->host = (optim_group *)xmalloc(bytes);
+    memcpy(t->host, groups, bytes);
     return true;
 }
 
-int64_t elements(const optim_group *groups, int n) {
-    int64_t sum = 0;
-    for (int k = 0; k < n; k++) sum += groups[k].n;
-    return sum;
+/* The result becomes that of all ranks' pieces. */
+bool sum_over_ranks(const param_table *t, const adamw_args *args, failure *f) {
+    cudaStream_t stream = cuda_stream();
+    norm_result r;
+    TRY(check(cudaMemcpyAsync(&r, t->result, sizeof r, cudaMemcpyDeviceToHost, stream), "norm", f));
+    TRY(check(cudaStreamSynchronize(stream), "kernels before or in the step", f));
+    TRY(comm_sum(args->ranks, &r.squares, 1, "the norm of gradients", f));
+    r = clipped(r.squares, args->max_grad_norm);
+    return check(cudaMemcpyAsync(t->result, &r, sizeof r, cudaMemcpyHostToDevice, stream), "norm", f);
 }
 } // namespace
 
 extern "C" void cuda_adamw_close(void) {
-    cudaFree(table.groups);
-    cudaFree(table.pieces);
-    cudaFree(table.squares);
-    cudaFree(table.result);
-    free(table.host);
-    table = {};
+    close_table(&for_step);
+    close_table(&for_publish);
 }
 
 extern "C" bool cuda_adamw(const optim_group *groups, int n, const adamw_args *args, double *norm, failure *f) {
+    param_table *t = &for_step;
     *norm = 0;
-    if (!elements(groups, n)) return true;
-    TRY(make_table(groups, n, f));
+    if (!n) return true;
+    TRY(make_table(t, groups, n, f));
     cudaStream_t stream = cuda_stream();
-    unsigned blocks = (unsigned)table.n_pieces;
+    unsigned blocks = (unsigned)t->n_pieces; /* none: this rank has no element of any param */
     adamw_factors a = {args->beta1,
                        args->beta2,
                        1 - args->beta1,
@@ -246,17 +275,19 @@ extern "C" bool cuda_adamw(const optim_group *groups, int n, const adamw_args *a
                        sqrtf(args->correction2),
                        args->eps,
                        1 - args->learning_rate * args->weight_decay};
-    squares_kernel<<<blocks, THREADS, 0, stream>>>(table.squares, table.groups, table.pieces);
-    norm_kernel<<<1, SUM_THREADS, 0, stream>>>(table.result, table.squares, table.n_pieces, args->max_grad_norm);
-    update_kernel<<<blocks, THREADS, 0, stream>>>(table.groups, table.pieces, table.result, a);
+    if (blocks) squares_kernel<<<blocks, THREADS, 0, stream>>>(t->squares, t->groups, t->pieces);
+    norm_kernel<<<1, SUM_THREADS, 0, stream>>>(t->result, t->squares, t->n_pieces, args->max_grad_norm);
+    if (args->ranks) TRY(sum_over_ranks(t, args, f));
+    if (blocks) update_kernel<<<blocks, THREADS, 0, stream>>>(t->groups, t->pieces, t->result, a);
     TRY(check(cudaGetLastError(), "launch", f));
-    TRY(check(cudaMemcpyAsync(norm, &table.result->norm, sizeof *norm, cudaMemcpyDeviceToHost, stream), "norm", f));
+    TRY(check(cudaMemcpyAsync(norm, &t->result->norm, sizeof *norm, cudaMemcpyDeviceToHost, stream), "norm", f));
     return check(cudaStreamSynchronize(stream), "kernels before or in the step", f);
 }
 
 extern "C" bool cuda_publish(const optim_group *groups, int n, failure *f) {
-    if (!elements(groups, n)) return true;
-    TRY(make_table(groups, n, f));
-    publish_kernel<<<(unsigned)table.n_pieces, THREADS, 0, cuda_stream()>>>(table.groups, table.pieces);
+    param_table *t = &for_publish;
+    if (!n) return true;
+    TRY(make_table(t, groups, n, f));
+    if (t->n_pieces) publish_kernel<<<(unsigned)t->n_pieces, THREADS, 0, cuda_stream()>>>(t->groups, t->pieces);
     return check(cudaGetLastError(), "launch", f);
 }

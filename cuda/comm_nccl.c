@@ -19,8 +19,14 @@
 
 enum { PROBE = 1 << 16, MOST = 64 << 20, SPINS = 2000, SLEEP_NS = 20000 };
 
+/* A call that is under way on the stream. */
 typedef struct {
-    cudaEvent_t begin, end;
+    cudaEvent_t begin, end; /* of it */
+    cudaEvent_t after;      /* all that follows from it */
+    cudaEvent_t reached;    /* the other stream came to where it has to wait */
+    const char *at;         /* memory that must not be touched before `after`; NULL: it is nobody's till the join */
+    size_t bytes;
+    bool gathers, awaited;
 } span;
 
 static struct {
@@ -32,8 +38,8 @@ static struct {
     cudaStream_t stream;
     cudaEvent_t ready, done; /* what a sum waits for; what waits for the sums */
     cudaEvent_t computed;    /* the end of what goes on beside the sums */
-    span *spans;             /* stb_ds: of each sum of a step, made once */
-    int n_spans;             /* sums since the last join */
+    span *spans;             /* stb_ds: of each call of a micro-batch, made once */
+    int n_spans, n_guarded;  /* calls since the last join; of these, of memory that somebody may come to */
     comm_times times;
     comm *ranks;
     bool is_carrier; /* of everything that ranks say */
@@ -83,7 +89,7 @@ static void give_up(void) {
     if (state.comm) state.api.CommAbort(state.comm);
     state.comm = NULL;
     state.pending = false;
-    state.n_spans = 0;
+    state.n_spans = state.n_guarded = 0;
 }
 
 static bool refuse(int status, failure *f) {
@@ -136,50 +142,109 @@ static bool wait_for_stream(failure *f) {
     }
 }
 
-/* ---- gradients and trained weights ---- */
+/* ---- gradients and weights ---- */
 
 bool nccl_is_open(void) { return state.comm != NULL; }
 
-/* Events around the next sum. */
-static bool next_span(span **out, failure *f) {
-    if (state.n_spans == arrlen(state.spans)) {
-        span one = {NULL, NULL};
-        TRY(cuda_check(cudaEventCreate(&one.begin), "event", f) && cuda_check(cudaEventCreate(&one.end), "event", f));
-        arrput(state.spans, one);
-    }
-    *out = &state.spans[state.n_spans++];
+static bool make_span(failure *f) {
+    span one = {0};
+    TRY(cuda_check(cudaEventCreate(&one.begin), "event", f) && cuda_check(cudaEventCreate(&one.end), "event", f));
+    TRY(cuda_check(cudaEventCreateWithFlags(&one.after, cudaEventDisableTiming), "event", f));
+    TRY(cuda_check(cudaEventCreate(&one.reached), "event", f));
+    arrput(state.spans, one);
     return true;
+}
+
+/* The stream follows what is on the other one so far; a call begins. */
+static bool begin_span(span **out, failure *f) {
+    TRY(is_open(f) && (state.n_spans < arrlen(state.spans) || make_span(f)));
+    span *s = *out = &state.spans[state.n_spans++];
+    s->at = NULL;
+    s->gathers = s->awaited = false;
+    state.pending = true;
+    return cuda_check(cudaEventRecord(state.ready, cuda_stream()), "event", f) &&
+           cuda_check(cudaStreamWaitEvent(state.stream, state.ready, 0), "event", f) &&
+           cuda_check(cudaEventRecord(s->begin, state.stream), "event", f);
+}
+
+static bool end_span(span *s, int status, failure *f) {
+    return settle(status, f) && cuda_check(cudaEventRecord(s->end, state.stream), "event", f);
+}
+
+/* Behind all that follows from it. */
+static bool guard(span *s, const void *at, size_t bytes, failure *f) {
+    s->at = at;
+    s->bytes = bytes;
+    state.n_guarded++;
+    return cuda_check(cudaEventRecord(s->after, state.stream), "event", f);
 }
 
 bool nccl_all_reduce(float *x, int64_t n, failure *f) {
     span *s;
-    TRY(is_open(f) && next_span(&s, f));
-    TRY(cuda_check(cudaEventRecord(state.ready, cuda_stream()), "event", f));
-    TRY(cuda_check(cudaStreamWaitEvent(state.stream, state.ready, 0), "event", f));
-    TRY(cuda_check(cudaEventRecord(s->begin, state.stream), "event", f));
-    TRY(settle(state.api.AllReduce(x, x, (size_t)n, NCCL_FLOAT32, NCCL_SUM, state.comm, state.stream), f));
-    TRY(cuda_check(cudaEventRecord(s->end, state.stream), "event", f));
+    TRY(begin_span(&s, f));
     state.times.bytes += n * (int64_t)sizeof *x;
     state.times.calls++;
-    state.pending = true;
+    return end_span(s, state.api.AllReduce(x, x, (size_t)n, NCCL_FLOAT32, NCCL_SUM, state.comm, state.stream), f);
+}
+
+bool nccl_all_gather(const void *mine, size_t bytes, void *all, failure *f) {
+    span *s;
+    TRY(begin_span(&s, f));
+    s->gathers = true;
+    state.times.gathered += (int64_t)bytes * state.size;
+    state.times.gathers++;
+    return end_span(s, state.api.AllGather(mine, all, bytes, NCCL_UINT8, state.comm, state.stream), f) &&
+           guard(s, all, bytes * (size_t)state.size, f);
+}
+
+bool nccl_reduce_scatter(float *x, int64_t n, void (*behind)(cudaStream_t stream, const float *sum, void *data),
+                         void *data, failure *f) {
+    span *s;
+    float *mine = x + n * comm_rank(state.ranks);
+    size_t bytes = (size_t)n * (size_t)state.size * sizeof *x;
+    TRY(begin_span(&s, f));
+    state.times.bytes += (int64_t)bytes;
+    state.times.calls++;
+    TRY(end_span(s, state.api.ReduceScatter(x, mine, (size_t)n, NCCL_FLOAT32, NCCL_SUM, state.comm, state.stream), f));
+    behind(state.stream, mine, data);
+    return guard(s, x, bytes, f);
+}
+
+bool nccl_wait_for(const void *at, size_t bytes, failure *f) {
+    const char *from = at, *to = from + bytes;
+    for (int i = 0; i < state.n_spans && state.n_guarded; i++) {
+        span *s = &state.spans[i];
+        if (!s->at || s->at >= to || s->at + s->bytes <= from) continue;
+        s->at = NULL;
+        s->awaited = true;
+        state.n_guarded--;
+        TRY(cuda_check(cudaEventRecord(s->reached, cuda_stream()), "event", f) &&
+            cuda_check(cudaStreamWaitEvent(cuda_stream(), s->after, 0), "event", f));
+    }
     return true;
 }
 
 static double seconds_between(cudaEvent_t a, cudaEvent_t b) {
     float ms = 0;
     if (cudaEventElapsedTime(&ms, a, b) != cudaSuccess) (void)cudaGetLastError(); /* a figure for people */
-    return 1e-3 * (double)ms;
+    return ms > 0 ? 1e-3 * (double)ms : 0;
 }
 
-/* Behind a wait for both streams. */
+static double least(double a, double b) { return a < b ? a : b; }
+
+/* Behind a wait for both streams. A call is waited for from where the other stream came to need it, or at the end, and
+ * no longer than it takes. */
 static void take_times(void) {
-    for (int i = 0; i < state.n_spans; i++)
-        state.times.busy += seconds_between(state.spans[i].begin, state.spans[i].end);
-    double waited = state.n_spans ? seconds_between(state.computed, state.spans[state.n_spans - 1].end) : 0;
-    if (waited > 0) state.times.waited += waited;
+    for (int i = 0; i < state.n_spans; i++) {
+        const span *s = &state.spans[i];
+        double seconds = seconds_between(s->begin, s->end);
+        double waited = least(seconds, seconds_between(s->awaited ? s->reached : state.computed, s->end));
+        *(s->gathers ? &state.times.gathering : &state.times.busy) += seconds;
+        *(s->gathers ? &state.times.awaited : &state.times.waited) += waited;
+    }
     comm_add_times(state.ranks, &state.times);
     state.times = (comm_times){0};
-    state.n_spans = 0;
+    state.n_spans = state.n_guarded = 0;
 }
 
 bool nccl_broadcast(void *data, size_t bytes, int root, failure *f) {
@@ -197,7 +262,7 @@ bool nccl_join(failure *f) {
     TRY(cuda_check(cudaEventRecord(state.computed, cuda_stream()), "event", f));
     TRY(cuda_check(cudaStreamWaitEvent(state.stream, state.computed, 0), "event", f));
     if (wait_for_stream(f)) return take_times(), true;
-    return fail_in(f, "gradients or trained weights, among %d ranks over NCCL", state.size);
+    return fail_in(f, "gradients or weights, among %d ranks over NCCL", state.size);
 }
 
 /* ---- what the host says ---- */
@@ -365,6 +430,8 @@ void nccl_close(void) {
     for (int i = 0; i < arrlen(state.spans); i++) {
         cudaEventDestroy(state.spans[i].begin);
         cudaEventDestroy(state.spans[i].end);
+        cudaEventDestroy(state.spans[i].after);
+        cudaEventDestroy(state.spans[i].reached);
     }
     arrfree(state.spans);
     if (state.computed) cudaEventDestroy(state.computed);

@@ -55,11 +55,26 @@ void name_op(failure *f, const kernel_call *call) {
 
 /* ---- the table of kernels ---- */
 
+/* For gathers and scatters of the ranks that are under way in memory of this op; on their own stream they wait for each
+ * other. */
+void wait_for_ranks(const kernel_call *call) {
+    op_kind kind = call->op->kind;
+    if (kind == OP_all_gather || kind == OP_all_reduce || kind == OP_reduce_scatter) return;
+    const tensor *const lists[] = {call->in, call->out};
+    const int n[] = {GRAPH_MAX_IN, GRAPH_MAX_OUT};
+    for (int l = 0; l < 2; l++)
+        for (int i = 0; i < n[l]; i++) {
+            const tensor *t = &lists[l][i];
+            if (t->data) nccl_wait_for(t->data, (size_t)(t->rows * t->ld) * dtype_size(t->type), &state.failed);
+        }
+}
+
 void run_op(const kernel_call *call, kernel run) {
     char name[64];
     if (state.failed.kind != FAIL_NONE) return; /* what follows a failure would fail too, or work on garbage */
     snprintf(name, sizeof name, "%d %s%s", call->op->layer, op_name(call->op->kind), call->op->backward ? " bwd" : "");
     nvtxRangePushA(name);
+    if (call->ranks && nccl_is_open()) wait_for_ranks(call);
     run(call);
     nvtxRangePop();
     if (state.failed.kind != FAIL_NONE) name_op(&state.failed, call);
@@ -241,6 +256,7 @@ backend make_table() {
     b.publish = cuda_publish;
     b.set_deterministic = set_deterministic;
     b.broadcast = broadcast;
+    b.all_gather = cuda_all_gather;
     b.serves = folded_serves;
     return b;
 }

@@ -40,12 +40,21 @@ void device_stats_close(void);
 
 /* true: own kernels only, whose bits do not depend on what ran before. Before a program is planned. */
 void cuda_attention_set_own(bool own);
-/* ---- sums over the ranks (comm_nccl.c; opened by comm_nccl_open of dist/comm.h) ---- */
+/* ---- between the ranks' cards (comm_nccl.c; opened by comm_nccl_open of dist/comm.h) ---- */
 bool nccl_is_open(void);
 bool nccl_all_reduce(float *x, int64_t n, failure *f); /* behind what is on cuda_stream(), beside what comes on it */
-bool nccl_broadcast(void *data, size_t bytes, int root, failure *f); /* so too */
-bool nccl_join(failure *f); /* waits for both, if there are any, within the ranks' limit */
+bool nccl_broadcast(void *data, size_t bytes, int root, failure *f); /* so too, and the next two */
+bool nccl_all_gather(const void *mine, size_t bytes, void *all, failure *f);
+/* Of x[ranks * n] the n of this rank become their sum, in their place; then, in order, what `behind` enqueues. */
+bool nccl_reduce_scatter(float *x, int64_t n, void (*behind)(cudaStream_t stream, const float *sum, void *data),
+                         void *data, failure *f);
+/* What comes on cuda_stream() waits for gathers and scatters that have to do with this memory. */
+bool nccl_wait_for(const void *at, size_t bytes, failure *f);
+bool nccl_join(failure *f); /* waits for all of these, if there are any, within the ranks' limit */
 void nccl_close(void);
+
+/* The pieces of all ranks, over NCCL or through host memory (all_gather.cu): backend.all_gather. */
+bool cuda_all_gather(comm *ranks, const void *mine, size_t bytes, void *all, failure *f);
 
 void cuda_attention_close(void);
 #ifdef __cplusplus

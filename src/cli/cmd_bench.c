@@ -204,6 +204,15 @@ static void print_row(const char *name, const bench_result *r) {
     fflush(stdout);
 }
 
+static void print_gathers(const char *name, const config *c, comm *ranks, const bench_result *r) {
+    double steps = (double)c->bench_steps, busy = r->sums.gathering / steps, waited = r->sums.awaited / steps;
+    printf("%-8s %d ranks: %.2f MiB of weights in %d gathers a step, %.2f ms on the way, %.2f ms of them waited for",
+           name, comm_size(ranks), (double)r->sums.gathered / steps / 0x1p20, r->sums.gathers / (int)c->bench_steps,
+           1e3 * busy, 1e3 * waited);
+    printf(" (%.1f %% hidden; %.2f %% of the step waits)\n", busy > 0 ? 100 * (1 - waited / busy) : 0,
+           100 * waited / r->seconds);
+}
+
 /* Rank 0's; the wait for slower ranks counts as time on the carrier. */
 static void print_sums(const char *name, const config *c, comm *ranks, const bench_result *r) {
     double steps = (double)c->bench_steps, busy = r->sums.busy / steps, waited = r->sums.waited / steps;
@@ -213,10 +222,7 @@ static void print_sums(const char *name, const config *c, comm *ranks, const ben
            1e3 * busy, 1e3 * waited);
     printf(" (%.1f %% hidden; %.2f %% of the step waits)\n", busy > 0 ? 100 * (1 - waited / busy) : 0,
            100 * waited / r->seconds);
-    if (r->sums.gathers)
-        printf("%-8s %d ranks: %.2f MiB of weights in %d gathers a step, %.2f ms, %.2f %% of the step\n", name,
-               comm_size(ranks), (double)r->sums.gathered / steps / 0x1p20, r->sums.gathers / (int)c->bench_steps,
-               1e3 * r->sums.gathering / steps, 100 * r->sums.gathering / steps / r->seconds);
+    if (r->sums.gathers) print_gathers(name, c, ranks, r);
     fflush(stdout);
 }
 

@@ -41,7 +41,8 @@ static void print_traffic(const session *s, const plan *p, int ranks) {
     double gathered = 0, scattered = 0;
     for (int i = 0; i < arrlen(s->g.ops); i++) {
         const graph_op *o = &s->g.ops[i];
-        if (o->kind == OP_all_gather) gathered += (double)value_storage(&s->g, o->in[0]) * (ranks - 1);
+        vid part = o->in[0], working = s->g.values[part].working;
+        if (o->kind == OP_all_gather) gathered += (double)value_storage(&s->g, working ? working : part) * (ranks - 1);
         if (o->kind == OP_reduce_scatter) scattered += (double)value_storage(&s->g, o->out[0]) * (ranks - 1);
     }
     printf("a rank sends and receives, in a step: %.3f GiB of gradients, %.3f GiB of trained weights", sums / 0x1p30,

@@ -9,6 +9,7 @@ void cpu_op_all_gather(const kernel_call *call) {
     comm_all_gather(call->ranks, part->data, bytes, whole->data, "weights", call->f);
     if (!call->ranks) return;
     comm_times times = {.gathering = clock_seconds() - started, .gathers = 1};
+    times.awaited = times.gathering;
     times.gathered = (int64_t)bytes * comm_size(call->ranks);
     comm_add_times(call->ranks, &times);
 }

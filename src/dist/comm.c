@@ -69,6 +69,7 @@ void comm_add_times(comm *c, const comm_times *more) {
     c->times.bytes += more->bytes;
     c->times.calls += more->calls;
     c->times.gathering += more->gathering;
+    c->times.awaited += more->awaited;
     c->times.gathered += more->gathered;
     c->times.gathers += more->gathers;
 }

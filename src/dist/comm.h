@@ -60,11 +60,11 @@ typedef struct {
     double busy, waited; /* seconds on the carrier; of these, seconds in which this rank had nothing else to do */
     int64_t bytes;       /* summed */
     int calls;
-    double gathering; /* seconds of all_gathers, all of them waited for */
-    int64_t gathered; /* bytes brought together */
+    double gathering, awaited; /* seconds of all_gathers; of these, seconds that were waited for */
+    int64_t gathered;          /* bytes brought together */
     int gathers;
 } comm_times;
-void comm_add_times(comm *c, const comm_times *more); /* by the kernels of all_reduce and all_gather */
+void comm_add_times(comm *c, const comm_times *more); /* by the kernels of all_reduce, reduce_scatter and all_gather */
 comm_times comm_take_times(comm *c);                  /* since the last call of this; 0 for NULL */
 
 /* ---- carriers ---- */

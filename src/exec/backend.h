@@ -7,13 +7,16 @@
 #include "base/failure.h"
 #include "exec/kernel.h"
 
-/* One trainable param with what the optimizer keeps of it; all device addresses, float32, n elements each. */
+/* One trainable param, or the piece of it that this rank updates, with what the optimizer keeps of it; all device
+ * addresses, float32, n elements each. */
 typedef struct {
     float *weight, *m, *v; /* m, v NULL: counts in the norm, and another rank updates it */
     const float *grad;
     int64_t n;
     bool decays;
-    tensor working; /* copy in the compute type, refreshed by the step; data NULL: none */
+    tensor working; /* copy in the compute type, refreshed by the step; data NULL: none. Rows of it, or elements where
+                       it has one column, may be missing at both ends, ... */
+    int64_t first;  /* ... in front as many */
     tensor fold;    /* [cols], of the compute type: the copy's columns are times it (pass_fold); data NULL: are not */
 } optim_group;
 

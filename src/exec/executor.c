@@ -63,11 +63,13 @@ static bool alloc_gathered(executor *x, value_role role, const char *what, failu
     return x->b->clear(x->gathered[k].block, bytes, f);
 }
 
+/* Of the first row that is kept here; NULL: none is, or its storage has no address yet. */
 static char *address(const executor *x, vid v) {
     const graph_value *value = &x->g->values[v];
-    if (!value->base) return x->data[v];
-    char *base = address(x, value->base);
-    return base ? base + (size_t)value->at * dtype_size(value->type) : NULL;
+    bool inside = value->base && !x->g->values[value->base].parts;
+    char *base = inside ? address(x, value->base) : x->data[value->base ? value->base : v];
+    kept_rows k = value_kept(x->g, v);
+    return base && k.n ? base + k.at * (int64_t)dtype_size(value->type) : NULL;
 }
 
 /* Addresses inside other values, once these have theirs. */
@@ -139,7 +141,7 @@ static const void *converted(dtype to, const void *from, dtype type, size_t n, v
     return *block;
 }
 
-/* The piece of a whole param that this rank keeps; nothing but it is read. */
+/* The run of a param's elements that this rank keeps; nothing but it is read. */
 static bool bind_part(executor *x, vid v, const void *from, dtype type, failure *f) {
     const graph_value *value = &x->g->values[v];
     int64_t room = value_part(value), first = value->part * room, n = value_count(value) - first;
@@ -162,18 +164,20 @@ static bool bind_part(executor *x, vid v, const void *from, dtype type, failure 
 bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f) {
     const graph_value *value = &x->g->values[v];
     assert(value->role == ROLE_PARAM);
-    if (value->parts > 1) return bind_part(x, v, from, type, f);
+    if (value->parts && !value->ld && !value->storage_rows) return bind_part(x, v, from, type, f);
     bool in_place = x->b->host_memory && !value->trainable && type == value->type && !x->data[v];
     if (in_place && (uintptr_t)from % dtype_size(type) == 0) {
         x->data[v] = (void *)(uintptr_t)from; /* frozen: never written */
         return true;
     }
     if (!x->data[v]) TRY(alloc_storage(x, v, f));
-    void *block;
-    const void *source = converted(value->type, from, type, (size_t)value_count(value), &block);
+    kept_rows k = value_kept(x->g, v);
+    void *block, *to = address(x, v);
     size_t size = dtype_size(value->type), ld = (size_t)value_ld(x->g, v), cols = (size_t)value->cols;
-    bool ok = ld == cols ? x->b->upload(x->data[v], source, (size_t)value_bytes(value), f)
-                         : x->b->upload_rows(x->data[v], ld * size, source, cols * size, value->rows, f);
+    const char *rows = (const char *)from + (size_t)k.first * cols * dtype_size(type);
+    const void *source = converted(value->type, rows, type, (size_t)k.n * cols, &block);
+    bool ok = ld == cols ? x->b->upload(to, source, (size_t)k.n * cols * size, f)
+                         : x->b->upload_rows(to, ld * size, source, cols * size, k.n, f);
     free(block);
     return ok;
 }
@@ -202,8 +206,9 @@ tensor executor_tensor(const executor *x, vid v) {
     if (!v) return (tensor){0};
     const graph_value *value = &x->g->values[v];
     bool add = value->role == ROLE_GRAD || value->role == ROLE_OUTPUT;
-    if (value->parts > 1) return (tensor){x->data[v], value->type, value_part(value), 1, 1, add, 0};
-    return (tensor){x->data[v], value->type, value->rows, value->cols, value_ld(x->g, v), add, x->room[v]};
+    if (value->parts) return (tensor){x->data[v], value->type, value_part(value), 1, 1, add, 0};
+    int64_t rows = value_kept(x->g, v).n;
+    return (tensor){x->data[v], value->type, rows, value->cols, value_ld(x->g, v), add, x->room[v]};
 }
 
 /* What an op reads or writes: of a trainable param the working copy. */

@@ -12,7 +12,7 @@ void executor_close(executor *x); /* NULL is fine */
 /* Gives param v its contents. A frozen param on a host-memory backend is used where it lies when aligned to its
  * element (`from` must then outlive the executor); otherwise it is copied. `type` is the type of `from`; trainable
  * params are converted to float32 (masters), frozen ones keep their stored type. Of a param in pieces `from` is the
- * whole, and only this rank's piece of it is read. */
+ * whole, and only what this rank keeps of it is read. */
 bool executor_bind(executor *x, vid v, const void *from, dtype type, failure *f);
 
 /* Ranks that the program's all_reduce and all_gather speak to; NULL, as at first: none but this one. */

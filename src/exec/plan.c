@@ -37,9 +37,14 @@ static void touch(span *s, const graph *g, vid v, int op) {
     s[v].last = op;
 }
 
-static void find_lifetimes(span *s, const graph *g) {
+/* On a device where reduce_scatter goes on beside other work, what it reads is there until the next one sets out. */
+static void find_lifetimes(span *s, const graph *g, bool beside) {
+    vid under_way = 0;
     for (int i = 0; i < arrlen(g->ops); i++) {
         const graph_op *o = &g->ops[i];
+        bool scatters = beside && o->kind == OP_reduce_scatter;
+        if (scatters && under_way) touch(s, g, under_way, i);
+        if (scatters) under_way = o->in[0];
         for (int k = 0; k < GRAPH_MAX_IN; k++) touch(s, g, o->in[k], i);
         for (int k = 0; k < GRAPH_MAX_OUT; k++) touch(s, g, o->out[k], i);
     }
@@ -76,7 +81,7 @@ static int64_t place(span *s, int n, span **placed, span **live, bool planned) {
 /* Of one moment of a trained param of so many bytes. */
 static int64_t moment_bytes(const graph *g, const graph_value *v, int64_t bytes) {
     const graph_value *gradient = &g->values[v->grad];
-    if (v->grad && gradient->parts > 1) return aligned(value_part(gradient) * (int64_t)dtype_size(gradient->type));
+    if (v->grad && gradient->parts) return aligned(value_part(gradient) * (int64_t)dtype_size(gradient->type));
     return v->elsewhere ? 0 : bytes;
 }
 
@@ -101,7 +106,7 @@ void plan_make(plan *p, const graph *g, const backend *b, bool planned) {
     span *s = xcalloc((size_t)n_values, sizeof *s);
     *p = (plan){.offset = xmalloc((size_t)n_values * sizeof *p->offset)};
     for (vid v = 0; v < n_values; v++) s[v] = (span){.v = v, .first = -1, .last = -1}, p->offset[v] = -1;
-    find_lifetimes(s, g);
+    find_lifetimes(s, g, b && !b->host_memory);
     for (vid v = 1; v < n_values; v++) {
         const graph_value *value = &g->values[v];
         add_persistent(p, g, v);

@@ -29,10 +29,29 @@ int op_operands(const char *list) {
 int64_t value_count(const graph_value *v) { return v->rows * v->cols; }
 int64_t value_bytes(const graph_value *v) { return value_count(v) * (int64_t)dtype_size(v->type); }
 
+static int64_t storage_rows(const graph_value *v) { return v->storage_rows ? v->storage_rows : v->rows; }
+static int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+/* Its pieces are rows of its storage. */
+static bool in_rows(const graph_value *v) { return v->parts && (v->ld || v->storage_rows); }
+
 int64_t value_part(const graph_value *v) {
     const int64_t align = 64; /* elements: pieces begin on whole lines of the cache, whatever the type */
     int64_t n = value_count(v);
-    return v->parts > 1 ? ((n + v->parts - 1) / v->parts + align - 1) / align * align : n;
+    if (in_rows(v)) return ceil_div(storage_rows(v), v->parts) * (v->ld ? v->ld : v->cols);
+    return v->parts ? ceil_div(ceil_div(n, v->parts), align) * align : n;
+}
+
+kept_rows value_kept(const graph *g, vid v) {
+    const graph_value *value = &g->values[v], *in = &g->values[value->base ? value->base : v];
+    kept_rows k = {0, value->rows, value->at};
+    if (!in_rows(in)) return k;
+    int64_t ld = value_ld(g, v), rows = value_part(in) / ld, begin = in->part * rows - value->at / ld;
+    int64_t end = begin + rows < k.n ? begin + rows : k.n;
+    if (begin > 0) k.first = begin;
+    k.n = end > k.first ? end - k.first : 0;
+    k.at += k.first * ld - in->part * value_part(in);
+    return k;
 }
 
 int64_t value_ld(const graph *g, vid v) {
@@ -56,9 +75,8 @@ int64_t value_room(const graph *g, vid v) {
 int64_t value_storage(const graph *g, vid v) {
     const graph_value *value = &g->values[v];
     if (value->base) return 0;
-    if (value->parts > 1) return value_part(value) * (int64_t)dtype_size(value->type);
-    int64_t rows = value->storage_rows ? value->storage_rows : value->rows;
-    return rows * value_ld(g, v) * (int64_t)dtype_size(value->type);
+    if (value->parts) return value_part(value) * (int64_t)dtype_size(value->type);
+    return storage_rows(value) * value_ld(g, v) * (int64_t)dtype_size(value->type);
 }
 
 void graph_init(graph *g, dtype compute) {

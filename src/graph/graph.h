@@ -44,13 +44,12 @@ typedef struct {
     int64_t at;
     bool own_ld;          /* inside base, yet its own ld counts: a gradient in its bucket (pass_shard) */
     int64_t storage_rows; /* rows of its storage when others lie below it; 0: rows */
-    int owner;      /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
-    bool elsewhere; /* ... and that is another one */
-    int parts,
-        part;     /* params and gradients in pieces: how many equal pieces, and which this rank keeps; 0: all of it */
-    vid whole_of; /* temporaries: the value in pieces that this is all of (shard_weights, shard_gradients) */
-    vid fold;     /* params: ops read their columns times this norm's weight (pass_layout); 0: as they are */
-    vid working;  /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
+    int owner;       /* trainable params: the rank that updates it and keeps its moments, where ranks share that work */
+    bool elsewhere;  /* ... and that is another one */
+    int parts, part; /* in pieces: how many equal ones its storage is cut into, and which this rank keeps; 0: whole */
+    vid whole_of;    /* temporaries: the param or gradient that this is all of (shard_weights, shard_gradients) */
+    vid fold;        /* params: ops read their columns times this norm's weight (pass_layout); 0: as they are */
+    vid working;     /* trainable params: the copy in the compute type that ops read; 0: they read the param itself */
 } graph_value;
 
 typedef enum { GLU_SILU, GLU_GELU_TANH } glu_kind;
@@ -93,8 +92,15 @@ const char *op_outputs(op_kind kind);
 int op_operands(const char *list);         /* how many operands an operand string names */
 int64_t value_count(const graph_value *v); /* elements */
 int64_t value_bytes(const graph_value *v); /* of the elements, packed densely */
-/* Elements of what a rank keeps: all, or one piece, the last of which may end behind the value's end. */
+/* Elements of what a rank keeps: all, or one piece, the last of which may end behind the value's end. A piece is a run
+ * of elements, or, where pass_layout says how the storage lies (ld, storage_rows), some of its rows with their gaps. */
 int64_t value_part(const graph_value *v);
+typedef struct {
+    int64_t first, n; /* rows [first, first + n) of the value */
+    int64_t at;       /* element of what is kept of the storage it lies in, where row `first` begins */
+} kept_rows;
+/* What this rank keeps of v: all rows but where they lie in a storage whose rows are spread. */
+kept_rows value_kept(const graph *g, vid v);
 int64_t value_ld(const graph *g, vid v);
 /* Columns behind each row of a temporary that are no value's: pass_layout leaves them to the op that runs. */
 int64_t value_room(const graph *g, vid v);

@@ -67,7 +67,7 @@ typedef struct {
 
 /* Spreads frozen matrices (base) and trained params (zero_stage 3) over o->ranks ranks, of which this is o->rank: each
  * keeps one piece, and an all_gather brings them together a layer ahead of their use, in each half anew. Before
- * pass_shard, and where every value is dense (pass_layout did not run). */
+ * pass_shard. Where pass_layout ran, trained params share no storage with frozen ones (LoRA: zero_stage below 3). */
 void pass_shard_weights(graph *g, const shard_options *o);
 /* zero_stage 2 and 3, in the place of pass_shard: gradients in pieces, with a reduce_scatter behind each op that adds
  * to one. */

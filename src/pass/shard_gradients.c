@@ -16,9 +16,10 @@ static void mark(graph *g, const shard_options *o) {
         graph_value *param = &g->values[v];
         if (param->role != ROLE_PARAM || !param->trainable || !param->grad) continue;
         graph_value *gradient = &g->values[param->grad];
+        gradient->base = 0, gradient->at = 0, gradient->ld = 0, gradient->storage_rows = 0; /* pass_layout's place */
         gradient->parts = o->ranks;
         gradient->part = o->rank < 0 ? 0 : o->rank;
-        if (param->parts <= 1) param->storage_rows = padded_rows(gradient); /* pieces are gathered into it */
+        if (!param->parts) param->storage_rows = padded_rows(gradient); /* pieces are gathered into it */
     }
 }
 

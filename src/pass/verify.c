@@ -6,6 +6,11 @@
 /* Roles that an op may write more than once. */
 static bool gathers(value_role role) { return role == ROLE_GRAD || role == ROLE_OUTPUT || role == ROLE_STATE; }
 
+/* Lies in a matrix that was gathered: written with it. */
+static bool came_with(const graph *g, const bool *written, vid v) {
+    return g->values[v].whole_of && g->values[v].base && written[g->values[v].base];
+}
+
 bool pass_verify(const graph *g, failure *f) {
     int n = (int)arrlen(g->values);
     bool *written = xcalloc((size_t)n, sizeof *written), ok = true;
@@ -15,7 +20,7 @@ bool pass_verify(const graph *g, failure *f) {
         char why[256];
         if (!op_check(g, o, why, sizeof why)) ok = fail(f, FAIL_INPUT, "op %d %s: %s", i, op_name(o->kind), why);
         for (int k = 0; k < GRAPH_MAX_IN && ok; k++)
-            if (o->in[k] && !written[o->in[k]])
+            if (o->in[k] && !written[o->in[k]] && !came_with(g, written, o->in[k]))
                 ok = fail(f, FAIL_INPUT, "op %d %s reads %s before it is written", i, op_name(o->kind),
                           g->values[o->in[k]].name);
         for (int k = 0; k < GRAPH_MAX_OUT && ok; k++) {

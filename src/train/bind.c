@@ -30,13 +30,15 @@ static bool bind_folded(session *s, vid v, const st_tensor *t, const st_tensor *
     const graph_value *value = &s->g.values[v];
     size_t rows = (size_t)value->rows, cols = (size_t)value->cols, size = sizeof(float);
     dtype type = s->g.values[value->fold].type;
+    kept_rows kept = value_kept(&s->g, v);
+    size_t from = (size_t)kept.first, to = from + (size_t)kept.n;
     float *x = xmalloc(rows * cols * size), *g = xmalloc(cols * size);
     void *stored = xmalloc(cols * size);
     dtype_to_f32(g, norm->data, norm->type, cols);
     dtype_from_f32(stored, type, g, cols);
     dtype_to_f32(g, stored, type, cols);
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < rows; i++) {
+    for (size_t i = from; i < to; i++) {
         float *row = x + i * cols;
         dtype_to_f32(row, (const char *)t->data + i * cols * dtype_size(t->type), t->type, cols);
         for (size_t j = 0; j < cols; j++) row[j] *= g[j];
@@ -96,23 +98,29 @@ static bool bind_random(session *s, failure *f) {
     return ok;
 }
 
-/* The copies that ops read of trainable params, where the backend has such. */
-static bool publish_working(session *s, failure *f) {
-    optim_group *groups = NULL;
-    for (vid v = 1; v < arrlen(s->g.values); v++) {
-        const graph_value *value = &s->g.values[v];
-        if (!value->working) continue;
-        optim_group g = {.weight = executor_data(s->x, v),
-                         .n = value_count(value),
-                         .working = executor_tensor(s->x, value->working),
-                         .fold = executor_tensor(s->x, value->fold)};
-        arrput(groups, g);
+optim_group bind_group(const session *s, vid v) {
+    const graph_value *value = &s->g.values[v];
+    int64_t n = value_count(value), room = value_part(value);
+    if (value->parts) { /* this rank's run of elements, which may end behind the value's end */
+        n -= value->part * room;
+        n = n < 0 ? 0 : n < room ? n : room;
     }
+    return (optim_group){.weight = executor_data(s->x, v),
+                         .n = n,
+                         .working = executor_tensor(s->x, value->working),
+                         .first = value_kept(&s->g, value->working).first,
+                         .fold = executor_tensor(s->x, value->fold)};
+}
+
+bool bind_publish(const session *s, failure *f) {
+    optim_group *groups = NULL;
+    for (vid v = 1; v < arrlen(s->g.values); v++)
+        if (s->g.values[v].working) arrput(groups, bind_group(s, v));
     bool ok = !groups || s->b->publish(groups, (int)arrlen(groups), f);
     arrfree(groups);
     return ok;
 }
 
 bool bind_params(session *s, failure *f) {
-    return (s->weights ? bind_files(s, f) : bind_random(s, f)) && publish_working(s, f);
+    return (s->weights ? bind_files(s, f) : bind_random(s, f)) && bind_publish(s, f);
 }

@@ -1,6 +1,7 @@
 /* optimizer.c - moments for each trainable param, the global gradient norm, and the step itself on the backend. */
 #include "train/optimizer.h"
 #include "base/array.h"
+#include "train/bind.h"
 
 #include <math.h>
 #include <string.h>
@@ -10,6 +11,7 @@ struct optimizer {
     optim_group *groups; /* stb_ds, one per trainable param */
     vid *params;         /* stb_ds, parallel */
     bool pieces;         /* every rank updates a piece of each param (gradients are in pieces) */
+    bool working;        /* ops read copies of the params */
     int64_t steps;       /* taken so far: Adam's bias correction */
     bool shared;         /* other ranks keep moments too */
 };
@@ -30,15 +32,14 @@ static int64_t piece_at(const graph_value *v, int64_t *n) {
 static bool add_group(optimizer *o, vid v, failure *f) {
     session *s = o->s;
     const graph_value *value = &s->g.values[v];
-    optim_group g = {.weight = executor_data(s->x, v),
-                     .grad = executor_data(s->x, value->grad),
-                     .n = value_count(value),
-                     .decays = optimizer_decays(value->name)};
+    optim_group g = bind_group(s, v);
+    g.grad = executor_data(s->x, value->grad);
+    g.decays = optimizer_decays(value->name);
     size_t bytes = (size_t)g.n * sizeof(float);
     const graph_value *gradient = &s->g.values[value->grad];
-    if (gradient->parts > 1) {
+    if (gradient->parts) {
         int64_t first = piece_at(gradient, &g.n);
-        if (value->parts <= 1) g.weight += first;
+        if (!value->parts) g.weight += first, g.working.data = NULL; /* published when the pieces are together */
         bytes = (size_t)value_part(gradient) * sizeof(float);
         o->pieces = o->shared = true;
     }
@@ -47,8 +48,7 @@ static bool add_group(optimizer *o, vid v, failure *f) {
               (s->b->alloc(&m, bytes, "first moments", f) && s->b->alloc(&u, bytes, "second moments", f) &&
                s->b->clear(m, bytes, f) && s->b->clear(u, bytes, f));
     g.m = m, g.v = u;
-    if (value->working) g.working = executor_tensor(s->x, value->working);
-    if (value->fold) g.fold = executor_tensor(s->x, value->fold);
+    o->working |= value->working != 0;
     arrput(o->groups, g);
     arrput(o->params, v);
     o->shared |= value->elsewhere;
@@ -98,7 +98,7 @@ static size_t bytes_at(const optimizer *o, int i) { return (size_t)value_count(v
 
 /* A part of which every rank keeps a piece. */
 static bool in_pieces(const optimizer *o, int i, optimizer_part part) {
-    return o->pieces && (part != OPTIMIZER_WEIGHT || value_at(o, i)->parts > 1);
+    return o->pieces && (part != OPTIMIZER_WEIGHT || value_at(o, i)->parts);
 }
 static bool asks_others(const optimizer *o, int i, optimizer_part part) {
     return in_pieces(o, i, part) || (part != OPTIMIZER_WEIGHT && value_at(o, i)->elsewhere);
@@ -160,30 +160,24 @@ bool optimizer_write(optimizer *o, int i, optimizer_part part, const float *from
 }
 
 bool optimizer_restored(optimizer *o, int64_t updates, failure *f) {
-    optim_group *working = NULL;
     o->steps = updates;
-    for (int i = 0; i < optimizer_count(o); i++)
-        if (o->groups[i].working.data) arrput(working, o->groups[i]);
-    bool ok = !working || o->s->b->publish(working, (int)arrlen(working), f);
-    arrfree(working);
-    return ok;
+    return bind_publish(o->s, f);
 }
 
-/* Every param, or piece of one that is whole everywhere, from the rank that updated it; then the working copies of all.
- */
+/* Every param, or piece of one that is whole everywhere, from the rank that updated it; then the working copies. */
 static bool send_updates(optimizer *o, failure *f) {
     const session *s = o->s;
     for (int i = 0; i < optimizer_count(o) && o->pieces; i++) {
         const graph_value *value = value_at(o, i), *gradient = &s->g.values[value->grad];
         size_t bytes = (size_t)value_part(gradient) * sizeof(float);
-        if (value->parts <= 1)
+        if (!value->parts)
             TRY(s->b->all_gather(s->ranks, o->groups[i].weight, bytes, executor_data(s->x, o->params[i]), f));
     }
     for (int i = 0; i < optimizer_count(o) && !o->pieces; i++)
         TRY(s->b->broadcast(s->ranks, o->groups[i].weight, bytes_at(o, i), value_at(o, i)->owner, f));
     TRY(s->b->finish(f));
-    bool working = o->groups[0].working.data != NULL; /* of all params, or of none */
-    return !working || s->b->publish(o->groups, optimizer_count(o), f);
+    if (!o->working || value_at(o, 0)->parts) return true; /* the step has made them */
+    return o->pieces ? bind_publish(s, f) : s->b->publish(o->groups, optimizer_count(o), f);
 }
 
 bool optimizer_step(optimizer *o, double learning_rate, double *norm, failure *f) {

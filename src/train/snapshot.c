@@ -8,7 +8,7 @@ static const graph_value *value_of(const snapshot *p, int i) { return &p->s->g.v
 
 static bool fetch(const snapshot *p, int i, optimizer_part part, float *to, failure *f) {
     if (p->o) return optimizer_read(p->o, i, part, to, f);
-    for (int k = 0; value_of(p, i)->parts > 1 && k < optimizer_count(p->pieces); k++)
+    for (int k = 0; value_of(p, i)->parts && k < optimizer_count(p->pieces); k++)
         if (optimizer_param(p->pieces, k) == p->params[i]) return optimizer_read(p->pieces, k, part, to, f);
     return executor_download(p->s->x, p->params[i], to, value_count(value_of(p, i)), f);
 }

@@ -43,17 +43,16 @@ static bool build_stage(session *s, size_t room, bool *fits, failure *f) {
 /* What the settings ask for and is not there. */
 static bool check_sharding(const session *s, failure *f) {
     const config *c = s->c;
-    bool base = strcmp(c->shard_base, "true") == 0, pieces = c->zero_stage[0] == '2' || c->zero_stage[0] == '3';
-    if (base && strcmp(c->tuner_type, "full") == 0)
+    bool base = strcmp(c->shard_base, "true") == 0, full = strcmp(c->tuner_type, "full") == 0;
+    if (base && full)
         return fail(f, FAIL_INPUT,
                     "shard_base: found true with tuner_type full, which has no frozen weights: expected auto or false "
                     "(zero_stage 3 spreads what full tuning keeps)");
-    if (!s->b->all_gather && (base || pieces))
+    if (c->zero_stage[0] == '3' && !full && s->b->upload_rows) /* pass_layout */
         return fail(f, FAIL_INPUT,
-                    "%s: found %s on the %s, where base and adapter lie in one matrix that is not spread over ranks in "
-                    "this version: expected %s there (zero_stage 1 spreads the moments), or device cpu",
-                    base ? "shard_base" : "zero_stage", base ? "true" : c->zero_stage, s->b->name,
-                    base ? "auto or false" : "auto, 0 or 1");
+                    "zero_stage: found 3 with tuner_type lora on the %s, where an adapter lies in one matrix with its "
+                    "base: expected auto, 0, 1 or 2 there (shard_base spreads both)",
+                    s->b->name);
     return true;
 }
 
@@ -61,16 +60,18 @@ static bool check_sharding(const session *s, failure *f) {
 static bool allowed(const session *s, sharding one) {
     const config *c = s->c;
     bool full = strcmp(c->tuner_type, "full") == 0, any = strcmp(c->zero_stage, "auto") == 0;
-    int stage = any ? one.zero_stage : c->zero_stage[0] - '0', most = full && s->b->all_gather ? 3 : 1;
+    int stage = any ? one.zero_stage : c->zero_stage[0] - '0', most = full ? 3 : 1;
     if (stage != one.zero_stage || (any && stage > most)) return false;
-    if (full || !s->b->all_gather) return !one.shard_base;
+    if (full) return !one.shard_base;
     if (strcmp(c->shard_base, "auto") == 0) return stage < 3 || one.shard_base; /* ZeRO 3: all weights */
     return one.shard_base == (strcmp(c->shard_base, "true") == 0);
 }
 
 bool train_shardings(const session *s, int ranks, sharding out[TRAIN_SHARDINGS], int *n, failure *f) {
+    const config *c = s->c;
+    bool wanted = strcmp(c->shard_base, "true") == 0 || c->zero_stage[0] == '2' || c->zero_stage[0] == '3';
     *n = 0;
-    if (ranks < 2) {
+    if (ranks < 2 && !(s->ranks && wanted)) { /* a world of one spreads only what it is told to */
         out[(*n)++] = (sharding){0};
         return true;
     }

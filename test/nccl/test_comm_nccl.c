@@ -49,6 +49,34 @@ static void gradients(comm *c) {
     free(x);
 }
 
+static void add_sum(cudaStream_t stream, const float *sum, void *data) {
+    float *to = data;
+    cudaStreamSynchronize(stream);
+    for (int i = 0; i < 1000; i++) to[i] += sum[i];
+}
+
+/* Two weights gathered beside each other, of which one is waited for; a gradient's sum in pieces, added to what is
+ * there; and the wait for all. */
+static void pieces(comm *c) {
+    enum { N = 1000 };
+    failure f = {0};
+    int size = comm_size(c), rank = comm_rank(c), sum = size * (size + 1) / 2;
+    float mine[N], kept[N], *a = xcalloc((size_t)(N * size), sizeof *a), *b = xcalloc((size_t)(N * size), sizeof *b);
+    for (int i = 0; i < N; i++) mine[i] = held(rank, i), kept[i] = 1;
+    comm_take_times(c);
+    DONE(c, nccl_all_gather(mine, sizeof mine, a, &f) && nccl_all_gather(mine, sizeof mine, b, &f), &f);
+    DONE(c, nccl_wait_for(mine, sizeof mine, &f) && nccl_wait_for(b + N * size - 1, 4, &f), &f);
+    for (int i = 0; i < N * size; i++) RIGHT(c, a[i] == held(i / N, i % N) && b[i] == a[i]);
+    for (int i = 0; i < N * size; i++) a[i] = held(rank, i);
+    DONE(c, nccl_reduce_scatter(a, N, add_sum, kept, &f) && nccl_wait_for(a, 4, &f) && nccl_join(&f), &f);
+    for (int i = 0; i < N; i++) RIGHT(c, kept[i] == (float)(1 + sum * ((rank * N + i) % 1000 + 1)));
+    comm_times times = comm_take_times(c);
+    RIGHT(c, times.gathers == 2 && times.gathered == 2 * 4 * N * size && times.calls == 1);
+    RIGHT(c, times.bytes == 4 * N * size && times.gathering > 0 && times.awaited <= times.gathering);
+    free(a);
+    free(b);
+}
+
 /* What the host says, over whichever carrier there is. */
 static void words(comm *c) {
     enum { N = 1000 };
@@ -80,6 +108,7 @@ static int sums(void) {
     RIGHT(c, nccl_is_open() && comm_has_carrier(c));
     if (!mpi && comm_size(c) > 1) RIGHT(c, access(comm_place(c)->meeting, F_OK) != 0 || comm_rank(c) > 0);
     gradients(c);
+    pieces(c);
     words(c);
     nccl_close();
     RIGHT(c, !nccl_is_open() && comm_has_carrier(c) == mpi);
@@ -120,7 +149,7 @@ static int late(bool words_only) {
         RIGHT(c, says(&f, "the late sum, among 3 ranks over NCCL: ", "no answer within 0.5 s"));
     } else {
         DONE(c, nccl_all_reduce(y, 1000, &f), &f);
-        RIGHT(c, !nccl_join(&f) && says(&f, "gradients or trained weights, among 3 ranks", "no answer within 0.5 s"));
+        RIGHT(c, !nccl_join(&f) && says(&f, "gradients or weights, among 3 ranks", "no answer within 0.5 s"));
     }
     RIGHT(c, f.kind == FAIL_MACHINE && clock_seconds() - started < 2 && !nccl_is_open());
     RIGHT(c, !comm_sum(c, &x, 1, "another sum", &f) && strstr(f.text, "the ranks have lost each other"));
