@@ -12,7 +12,8 @@ device=${DEVICE:-cuda}
 cards=${CARDS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 common=(--device "$device" --torch_dtype float32 --deterministic true --max_length 128 --adam_epsilon 1 --max_steps 10)
 lora=(--model data/demo-model --dataset "data/demo_train.json#64" --packing false --learning_rate 0.1 --lora_rank 8)
-full=(--model data/demo-model --dataset "data/demo_train.json#64" --packing false --learning_rate 0.1 --tuner_type full)
+# Full tuning in small steps: at 0.1 ten of them turn the last bit of a sum into 2e-6 of the largest weight.
+full=(--model data/demo-model --dataset "data/demo_train.json#64" --packing false --learning_rate 0.02 --tuner_type full)
 mpi=(mpirun --oversubscribe -n)
 
 # run NAME COMMAND...: a run into $folder/NAME

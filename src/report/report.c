@@ -224,6 +224,12 @@ static void put_summary(text_buf *t, const run_summary *s, const config *c) {
     put_double(t, next, "packing_efficiency", s->packing_efficiency);
     put_double(t, next, "start_seconds", s->start_seconds);
     put_int(t, next, "world_size", s->ranks);
+    text_printf(t, "%s\"rank_peak_memory_gib\": [", next);
+    for (int64_t r = 0; r < s->ranks; r++) {
+        if (r) text_puts(t, ", ");
+        json_put_double(t, s->rank_peaks[r]);
+    }
+    text_puts(t, "]");
     text_printf(t, "%s\"config\": ", next);
     config_put_json(c, t);
     text_puts(t, "\n}\n");

@@ -27,6 +27,7 @@ typedef struct {
     int64_t checkpoints;                                      /* saved */
     double save_seconds;                                      /* that steps waited for them */
     int64_t ranks; /* of these figures: tokens and rates are sums, gpu_util is the mean, peak_memory_gib the largest */
+    const double *rank_peaks; /* [ranks] peak_memory_gib of each; lives as long as the session */
 } run_summary;
 
 typedef struct report report;

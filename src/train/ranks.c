@@ -88,10 +88,15 @@ bool ranks_finish_step(session *s, step_metrics *m, failure *f) {
     return ok;
 }
 
-bool ranks_finish_run(const session *s, double *util, double *peak, failure *f) {
-    double mean = *util / comm_size(s->ranks);
-    TRY(comm_sum(s->ranks, &mean, 1, "utilisation", f) && comm_max(s->ranks, peak, 1, "peak memory", f));
-    *util = mean;
+bool ranks_finish_run(session *s, run_summary *out, failure *f) {
+    out->ranks = comm_size(s->ranks);
+    double mean = out->gpu_util / (double)out->ranks;
+    double *peaks = arena_alloc(&s->memory, (size_t)out->ranks * sizeof *peaks);
+    TRY(comm_sum(s->ranks, &mean, 1, "utilisation", f));
+    TRY(comm_all_gather(s->ranks, &out->peak_memory_gib, sizeof *peaks, peaks, "peak memory", f));
+    for (int64_t r = 0; r < out->ranks; r++) out->peak_memory_gib = fmax(out->peak_memory_gib, peaks[r]);
+    out->gpu_util = mean;
+    out->rank_peaks = peaks;
     return true;
 }
 

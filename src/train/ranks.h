@@ -19,8 +19,8 @@ bool ranks_count(session *s, const micro_batch *batches, int n, step_metrics *m,
 /* Behind the step: loss becomes the sum over the ranks, mfu the mean, step_seconds the longest. The gradient norm must
  * be one and the same: ranks whose weights have parted end here. */
 bool ranks_finish_step(session *s, step_metrics *m, failure *f);
-/* Mean of the utilisation, the largest peak. */
-bool ranks_finish_run(const session *s, double *util, double *peak, failure *f);
+/* Of this rank's utilisation and peak memory: the mean, the largest, and the peaks one by one (in s->memory). */
+bool ranks_finish_run(session *s, run_summary *out, failure *f);
 /* The signal that waits for an answer on any rank (base/signals.h); 0: none. */
 bool ranks_signal(const session *s, int *out, failure *f);
 bool ranks_add(const session *s, int *x, failure *f); /* x becomes its sum over the ranks */

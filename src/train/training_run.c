@@ -293,8 +293,7 @@ static bool fill_summary(const run *t, double begin, run_summary *out, failure *
     out->slots_per_second = (double)out->slots / busy;
     out->packing_efficiency = (double)out->tokens / (double)out->slots;
     measure(&out->gpu_util, &out->peak_memory_gib, true);
-    out->ranks = comm_size(t->s->ranks);
-    TRY(ranks_finish_run(t->s, &out->gpu_util, &out->peak_memory_gib, f));
+    TRY(ranks_finish_run(t->s, out, f));
     out->seconds = t->seconds + clock_seconds() - begin;
     return true;
 }

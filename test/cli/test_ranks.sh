@@ -43,6 +43,8 @@ for ranks in 2 3 4; do
     close_weights 1e-6 lora-$ranks lora-1
     close_model 1e-6 full-$ranks full-1
     grep -q "\"world_size\": $ranks," "$folder/lora-$ranks/summary.json" || wrong "world_size is not $ranks"
+    peaks=$(grep -E '"rank_peak_memory_gib": \[[0-9]' "$folder/lora-$ranks/summary.json" | grep -oE '[0-9.]+' | wc -l)
+    [ "$peaks" = "$ranks" ] || wrong "$ranks ranks: $peaks peaks of memory"
 done
 for how in 2:2 3:2 4:2 2:3 3:3 4:3; do # zero_stage 2 and 3
     ranks=${how%:*} name=full-$ranks-${how#*:}
