@@ -1,22 +1,37 @@
 /* check_adamw.c - backend.adamw and backend.publish against the CPU's step: several params with working copies of every
- * kind, clipping on and off, a norm that is not finite, guards and the gaps of strided copies. */
+ * kind, of some of their rows too, clipping on and off, a norm that is not finite, guards and the gaps of strided
+ * copies. */
 #include "cuda_ops.h"
 
 #include <math.h>
 
-enum { WEIGHT, M, VAR, GRAD, WORKING, FOLD, ROOM, GROUPS = 11, STEPS = 4 };
+enum { WEIGHT, M, VAR, GRAD, WORKING, FOLD, ROOM, GROUPS = 15, STEPS = 4 };
 
 typedef struct {
     int64_t rows, cols, ld; /* ld 0: no working copy */
     dtype type;
-    bool decays, fold; /* fold: the copy's columns are times a vector */
+    bool decays, fold;   /* fold: the copy's columns are times a vector */
+    int64_t first, kept; /* rows of the copy; kept 0: all */
 } param;
 
+static int64_t kept_rows_of(const param *p) { return p->kept ? p->kept : p->rows; }
+
 static const param params[GROUPS] = {
-    {1, 3, 3, DTYPE_BF16, true},         {64, 100, 148, DTYPE_BF16, true},      {300, 16, 80, DTYPE_BF16, false},
-    {33, 7, 12, DTYPE_BF16, true},       {4096, 1, 1, DTYPE_BF16, false},       {100, 1000, 0, DTYPE_F32, true},
-    {50, 64, 72, DTYPE_F32, true},       {16, 72, 104, DTYPE_BF16, true, true}, {9, 37, 37, DTYPE_BF16, true, true},
-    {50, 64, 64, DTYPE_F32, true, true}, {1, 8193, 8193, DTYPE_F32, false},
+    {1, 3, 3, DTYPE_BF16, true},
+    {64, 100, 148, DTYPE_BF16, true},
+    {300, 16, 80, DTYPE_BF16, false},
+    {33, 7, 12, DTYPE_BF16, true},
+    {4096, 1, 1, DTYPE_BF16, false},
+    {100, 1000, 0, DTYPE_F32, true},
+    {50, 64, 72, DTYPE_F32, true},
+    {16, 72, 104, DTYPE_BF16, true, true},
+    {9, 37, 37, DTYPE_BF16, true, true},
+    {50, 64, 64, DTYPE_F32, true, true},
+    {64, 100, 148, DTYPE_BF16, true, false, 10, 20},
+    {33, 7, 12, DTYPE_BF16, true, false, 30, 3},
+    {16, 72, 104, DTYPE_BF16, true, true, 0, 5},
+    {50, 64, 64, DTYPE_F32, true, true, 49, 1},
+    {1, 8193, 8193, DTYPE_F32, false},
 };
 
 typedef struct {
@@ -40,9 +55,9 @@ static void make(state *s) {
             block_upload(b);
         }
         block *w = &s->blocks[k][WORKING];
-        block_make(w, (size_t)(p->rows * p->ld) * dtype_size(p->type), 0x3C);
+        block_make(w, (size_t)(kept_rows_of(p) * p->ld) * dtype_size(p->type), 0x3C);
         block_upload(w);
-        for (int64_t r = 0; p->ld && r < p->rows; r++)
+        for (int64_t r = 0; p->ld && r < kept_rows_of(p); r++)
             block_allow(w, (size_t)(r * p->ld) * dtype_size(p->type), (size_t)p->cols * dtype_size(p->type));
         block *fold = &s->blocks[k][FOLD];
         block_make(fold, (size_t)p->cols * dtype_size(p->type), 0);
@@ -50,15 +65,18 @@ static void make(state *s) {
             store_value(block_at(fold, (size_t)c * dtype_size(p->type)), p->type, 1 + 0.3 * random_normal());
         block_upload(fold);
         for (int i = 0; i < GRAD; i++) block_allow(&s->blocks[k][i], 0, (size_t)n * 4);
-        s->host[k] = (optim_group){at[WEIGHT], at[M], at[VAR], at[GRAD], n, p->decays, {0}, {0}};
-        s->device[k] = (optim_group){block_device(&s->blocks[k][WEIGHT], 0),
-                                     block_device(&s->blocks[k][M], 0),
-                                     block_device(&s->blocks[k][VAR], 0),
-                                     block_device(&s->blocks[k][GRAD], 0),
-                                     n,
-                                     p->decays,
-                                     {.type = p->type, .rows = p->rows, .cols = p->cols, .ld = p->ld},
-                                     {.type = p->type, .rows = p->cols, .cols = 1, .ld = 1}};
+        s->host[k] = (optim_group){at[WEIGHT], at[M], at[VAR], at[GRAD], n, p->decays};
+        s->device[k] = (optim_group){
+            .weight = block_device(&s->blocks[k][WEIGHT], 0),
+            .m = block_device(&s->blocks[k][M], 0),
+            .v = block_device(&s->blocks[k][VAR], 0),
+            .grad = block_device(&s->blocks[k][GRAD], 0),
+            .n = n,
+            .decays = p->decays,
+            .working = {.type = p->type, .rows = kept_rows_of(p), .cols = p->cols, .ld = p->ld},
+            .first = p->first,
+            .fold = {.type = p->type, .rows = p->cols, .cols = 1, .ld = 1},
+        };
         s->device[k].fold.data = p->fold ? block_device(fold, 0) : NULL;
         s->device[k].working.data = p->ld ? block_device(w, 0) : NULL;
     }
@@ -73,8 +91,9 @@ static void download(state *s) {
 static bool check_working(const state *s, int k) {
     const param *p = &params[k];
     const float *weight = (const void *)(s->blocks[k][WEIGHT].after + GUARD);
-    for (int64_t i = 0; p->ld && i < p->rows * p->cols; i++) {
-        size_t at = (size_t)(i / p->cols * p->ld + i % p->cols) * dtype_size(p->type);
+    int64_t begin = p->first * p->cols, end = begin + kept_rows_of(p) * p->cols;
+    for (int64_t i = begin; p->ld && i < end; i++) {
+        size_t at = (size_t)((i / p->cols - p->first) * p->ld + i % p->cols) * dtype_size(p->type);
         double got = stored_value(s->blocks[k][WORKING].after + GUARD + at, p->type);
         const unsigned char *by = s->blocks[k][FOLD].after + GUARD + (size_t)(i % p->cols) * dtype_size(p->type);
         float want = weight[i] * (p->fold ? (float)stored_value(by, p->type) : 1);
