@@ -139,7 +139,7 @@ void folded_linear_lora(const kernel_call *call) {
     if (!shrink(&p, v, x, s, NULL, strip, n)) return;
     wgmma_call g = stack_call(GEMM_NT, WGMMA_ADD, &p, v, x, strip, n);
     g.c = y->data, g.ldc = y->ld, g.in = in[LORA_RES].data, g.ld_in = in[LORA_RES].ld;
-    if (rstd) g.row_sums = (float *)cuda_take(&scratch, (size_t)(n * wgmma_parts(v.M)) * sizeof(float));
+    if (rstd) g.row_sums = (float *)cuda_take(&scratch, (size_t)(n * wgmma_parts(WGMMA_ADD, v.M)) * sizeof(float));
     if (!run(g) || !rstd) return;
     wgmma_rstd(rstd, g.row_sums, n, v.M, call->op->attr.eps, cuda_stream(), cuda_failure());
 }
@@ -191,7 +191,8 @@ size_t folded_scratch_forward(const graph *g, const graph_op *op) {
     case OP_linear_lora: {
         if (!op->in[LORA_RES]) return 0;
         size_t strip = (size_t)(N * strip_of(g, &op->in[LORA_A], 1, &R)) * sizeof(bf16);
-        return cuda_round(strip) + (size_t)(N * wgmma_parts(g->values[op->out[LORA_Y]].cols)) * sizeof(float);
+        return cuda_round(strip) +
+               (size_t)(N * wgmma_parts(WGMMA_ADD, g->values[op->out[LORA_Y]].cols)) * sizeof(float);
     }
     case OP_gate_up_glu: return op->in[GUG_RSTD] ? (size_t)(N * strip_of(g, &op->in[GUG_AG], 2, &R)) * sizeof(bf16) : 0;
     case OP_norm_qkv_rope: {
@@ -226,7 +227,7 @@ void folded_linear_lora_bwd(const kernel_call *call) {
     g.glu = call->op->attr.glu;
     g.in = gate->data, g.in_up = up->data, g.ld_in = gate->ld;
     g.c = dgate->data, g.c_up = dup->data, g.ldc = dgate->ld;
-    int parts = (int)wgmma_parts(v.K);
+    int parts = (int)wgmma_parts(WGMMA_GLU_BWD, v.K);
     if (dot) g.row_sums = (float *)cuda_take(&scratch, (size_t)(n * parts) * sizeof(float));
     if (!run(g)) return;
     if (dot)
@@ -241,7 +242,7 @@ void folded_linear_lora_bwd(const kernel_call *call) {
 size_t folded_scratch_linear_lora_bwd(const graph *g, const graph_op *op) {
     if (!op->in[LORA_BWD_GATE]) return 0;
     int64_t N = g->values[op->in[LORA_BWD_DY]].rows, R, S = strip_of(g, &op->in[LORA_BWD_A], 1, &R);
-    size_t parts = (size_t)(N * wgmma_parts(g->values[op->in[LORA_BWD_GATE]].cols)) * sizeof(float);
+    size_t parts = (size_t)(N * wgmma_parts(WGMMA_GLU_BWD, g->values[op->in[LORA_BWD_GATE]].cols)) * sizeof(float);
     return cuda_round((size_t)(N * S) * sizeof(bf16)) + parts;
 }
 

@@ -44,10 +44,10 @@ WGMMA_INLINE uint32_t piece_address(uint32_t piece, int g) {
 
 /* Pieces on their way through SLOTS places of shared memory that belong to this warpgroup. */
 template <int SLOTS> struct pieces {
-    uint32_t slots, loaded; /* barrier of load_two */
-    int group, at;          /* the warpgroup's own named barrier; the slot of the next piece */
-    uint32_t phase;
-    bool first; /* the thread that talks to TMA */
+    uint32_t slots, loaded; /* `loaded`: a barrier for each place of fetch() */
+    int group, at;          /* the warpgroup's own named barrier; the slot of the next piece of put() */
+    uint32_t phases;        /* of `loaded`, a bit for each */
+    bool first;             /* the thread that talks to TMA */
 
     WGMMA_INLINE uint32_t slot(int i) const { return slots + i * PIECE_BYTES; }
     /* What the warpgroup has written into a slot goes to `map`. */
@@ -72,17 +72,18 @@ template <int SLOTS> struct pieces {
         send(slot(at), map, col, row);
         at = at + 1 == SLOTS ? 0 : at + 1;
     }
-    /* Into slots 0 and 1, from rows `row` on. */
-    WGMMA_INLINE void load_two(const CUtensorMap *map0, int col0, const CUtensorMap *map1, int col1, int row) {
-        static_assert(SLOTS == 2, "two slots");
-        if (first) {
-            tma_store_wait_read<0>();
-            barrier_expect(loaded, 2 * PIECE_BYTES);
-            tma_load(slot(0), map0, loaded, col0, row);
-            tma_load(slot(1), map1, loaded, col1, row);
-        }
-        barrier_wait(loaded, phase);
-        phase ^= 1;
+    /* One piece of each of the first N maps, on its way into slots N place .. N place + N - 1, once all that was sent
+     * has left. Every thread is past reading these slots: it has been in send() since. */
+    template <int N> WGMMA_INLINE void fetch(int place, const CUtensorMap *maps, int col, int row) {
+        if (!first) return;
+        tma_store_wait_read<0>();
+        barrier_expect(loaded + 8 * place, N * PIECE_BYTES);
+#pragma unroll
+        for (int i = 0; i < N; i++) tma_load(slot(N * place + i), &maps[i], loaded + 8 * place, col, row);
+    }
+    WGMMA_INLINE void wait_for(int place) {
+        barrier_wait(loaded + 8 * place, phases >> place & 1);
+        phases ^= 1u << place;
     }
 };
 
@@ -96,7 +97,7 @@ struct thread_rows {
     }
     WGMMA_INLINE float factor(const float *of_rows, int which) const { return of_rows ? of_rows[row[which]] : 1.0f; }
     /* Four lanes hold a row: their sums together, in a fixed order. Rows behind the last hold zeros. */
-    static WGMMA_INLINE void write_sums(const epilogue_args &args, const float (&sum)[2], int from, int col) {
+    static WGMMA_INLINE void write_sums(const epilogue_args &args, const float (&sum)[2], int from, int part) {
         int mine = from + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
         for (int w = 0; w < 2; w++) {
@@ -104,30 +105,42 @@ struct thread_rows {
             x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
             x += __shfl_xor_sync(0xFFFFFFFFu, x, 2);
             if (args.row_sums && threadIdx.x % 4 == 0 && mine + w * 8 < args.rows)
-                args.row_sums[(int64_t)(mine + w * 8) * args.parts + col / 128] = x;
+                args.row_sums[(int64_t)(mine + w * 8) * args.parts + part] = x;
         }
     }
 };
 
-/* An epilogue has store(): sums of 64 rows from `row` and of columns from `col` on.
+/* An epilogue has
+ *   store()  from sums of 64 rows from `row` on, in each of PARTS, and of columns from `col` on, to global memory;
+ *   fetch()  runs during the multiplication: loads what store() reads first.
  * SOURCES: matrices that b's columns come from, half a tile from each. */
 
-struct plain_epilogue {
+/* Of epilogues that read nothing by TMA. */
+struct reads_nothing {
+    template <int PARTS, int N, int SLOTS>
+    static WGMMA_INLINE void fetch(const tile_maps &, pieces<SLOTS> &, int, int) {}
+};
+
+struct plain_epilogue : reads_nothing {
     enum { SOURCES = 1 };
-    template <int N, int SLOTS>
-    static WGMMA_INLINE void store(float (&sums)[N], const epilogue_args &, const tile_maps &maps, pieces<SLOTS> &out,
-                                   int row, int col) {
+    template <int PARTS, int N, int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[PARTS][N], const epilogue_args &, const tile_maps &maps,
+                                   pieces<SLOTS> &out, int row, int col) {
 #pragma unroll
-        for (int piece = 0; piece < N / 32; piece++) out.put(sums, piece, &maps.c[0], col + piece * 64, row);
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int piece = 0; piece < N / 32; piece++)
+                out.put(sums[part], piece, &maps.c[0], col + piece * 64, row + part * PIECE_ROWS);
     }
 };
 
 /* Rows scaled; heads of HEAD columns turned. Reads 8 bytes per pair from the table, which stays in L2. */
-template <int HEAD> struct rope_epilogue {
+template <int HEAD> struct rope_epilogue : reads_nothing {
     enum { SOURCES = 1 };
     template <int N, int SLOTS>
-    static WGMMA_INLINE void store(float (&sums)[N], const epilogue_args &args, const tile_maps &maps,
+    static WGMMA_INLINE void store(float (&all)[1][N], const epilogue_args &args, const tile_maps &maps,
                                    pieces<SLOTS> &out, int row, int col) {
+        float(&sums)[N] = all[0];
         static_assert(N * 2 % HEAD == 0, "a tile has whole heads");
         thread_rows mine(args, row);
 #pragma unroll
@@ -158,11 +171,12 @@ template <int HEAD> struct rope_epilogue {
 
 /* Rows scaled; gate and up kept in c[0] and c[1], their product with the activation in y, of gate and up as they are
  * stored: whoever makes y again has no others. */
-struct glu_epilogue {
+struct glu_epilogue : reads_nothing {
     enum { SOURCES = 2 };
     template <int N, int SLOTS>
-    static WGMMA_INLINE void store(float (&sums)[N], const epilogue_args &args, const tile_maps &maps,
+    static WGMMA_INLINE void store(float (&all)[1][N], const epilogue_args &args, const tile_maps &maps,
                                    pieces<SLOTS> &out, int row, int col) {
+        float(&sums)[N] = all[0];
         thread_rows mine(args, row);
         float scale[2] = {mine.factor(args.row_scale, 0), mine.factor(args.row_scale, 1)};
 #pragma unroll
@@ -180,67 +194,103 @@ struct glu_epilogue {
         }
     }
 };
-/* What was there is added; the squares of what is stored are summed by row. */
-struct add_epilogue {
+
+/* Of epilogues that read pieces of E::READ matrices, change them in place, and store the first E::STORED of them. An E
+ * is made for 64 rows, and once per piece gets its 32 sums and the address of the first slot (the next is PIECE_BYTES
+ * further): change(). end() is for what it has summed up by row. */
+template <typename E> struct reads_pieces {
     enum { SOURCES = 1 };
-    template <int SLOTS>
-    static WGMMA_INLINE void store(float (&sums)[64], const epilogue_args &args, const tile_maps &maps,
+    template <int N, int SLOTS> struct steps {
+        enum { OF_PART = N / 32, AHEAD = SLOTS / E::READ }; /* pieces of a part; places of fetch() */
+    };
+    template <int N, int SLOTS>
+    static WGMMA_INLINE void fetch_one(int step, const tile_maps &maps, pieces<SLOTS> &out, int row, int col) {
+        typedef steps<N, SLOTS> at;
+        out.template fetch<E::READ>(step % at::AHEAD, maps.in, col + step % at::OF_PART * 64,
+                                    row + step / at::OF_PART * PIECE_ROWS);
+    }
+    template <int PARTS, int N, int SLOTS>
+    static WGMMA_INLINE void fetch(const tile_maps &maps, pieces<SLOTS> &out, int row, int col) {
+        typedef steps<N, SLOTS> at;
+#pragma unroll
+        for (int step = 0; step < at::AHEAD && step < PARTS * at::OF_PART; step++)
+            fetch_one<N>(step, maps, out, row, col);
+    }
+    template <int PARTS, int N, int SLOTS>
+    static WGMMA_INLINE void store(float (&sums)[PARTS][N], const epilogue_args &args, const tile_maps &maps,
                                    pieces<SLOTS> &out, int row, int col) {
-        float squares[2] = {0, 0};
-        out.load_two(&maps.in[0], col, &maps.in[0], col + 64, row);
+        typedef steps<N, SLOTS> at;
 #pragma unroll
-        for (int piece = 0; piece < 2; piece++) {
+        for (int part = 0; part < PARTS; part++) {
+            int from = row + part * PIECE_ROWS;
+            E rows(args, from);
 #pragma unroll
-            for (int g = 0; g < 8; g += 2) {
-                const float *s = &sums[(piece * 8 + g) * 4];
-                uint32_t at = piece_address(out.slot(piece), g), x[4];
-                ldmatrix_x4(x, at);
+            for (int piece = 0; piece < at::OF_PART; piece++) {
+                int step = part * at::OF_PART + piece, place = step % at::AHEAD;
+                uint32_t slot = out.slot(E::READ * place);
+                out.wait_for(place);
+                rows.change(args, &sums[part][piece * 32], slot);
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    x[i] = two(s[2 * i] + low_of(x[i]), s[2 * i + 1] + high_of(x[i]));
-                    squares[i % 2] += low_of(x[i]) * low_of(x[i]) + high_of(x[i]) * high_of(x[i]);
-                }
-                stmatrix_x4(at, x[0], x[1], x[2], x[3]);
+                for (int i = 0; i < E::STORED; i++)
+                    out.send(slot + i * PIECE_BYTES, &maps.c[i], col + piece * 64, from);
+                if (step + at::AHEAD < PARTS * at::OF_PART) fetch_one<N>(step + at::AHEAD, maps, out, row, col);
             }
-            out.send(out.slot(piece), &maps.c[0], col + piece * 64, row);
+            rows.end(args, from, col / (N * 2));
         }
-        thread_rows::write_sums(args, squares, row, col);
     }
 };
 
-/* The sums are dy of y = act(gate) up. */
-struct glu_bwd_epilogue {
-    enum { SOURCES = 1 };
-    template <int SLOTS>
-    static WGMMA_INLINE void store(float (&sums)[64], const epilogue_args &args, const tile_maps &maps,
-                                   pieces<SLOTS> &out, int row, int col) {
-        float dots[2] = {0, 0};
+/* What was there is added; the squares of what is stored are summed by row. */
+struct add_rows {
+    enum { READ = 1, STORED = 1 };
+    float squares[2] = {0, 0};
+    WGMMA_INLINE add_rows(const epilogue_args &, int) {}
+    WGMMA_INLINE void change(const epilogue_args &, const float *sums, uint32_t slot) {
 #pragma unroll
-        for (int piece = 0; piece < 2; piece++) {
-            int from = col + piece * 64;
-            out.load_two(&maps.in[0], from, &maps.in[1], from, row);
+        for (int g = 0; g < 8; g += 2) {
+            const float *s = &sums[g * 4];
+            uint32_t at = piece_address(slot, g), x[4];
+            ldmatrix_x4(x, at);
 #pragma unroll
-            for (int g = 0; g < 8; g += 2) {
-                const float *dy = &sums[(piece * 8 + g) * 4];
-                uint32_t at0 = piece_address(out.slot(0), g), at1 = piece_address(out.slot(1), g), gate[4], up[4];
-                ldmatrix_x4(gate, at0);
-                ldmatrix_x4(up, at1);
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float g0 = low_of(gate[i]), g1 = high_of(gate[i]), u0 = low_of(up[i]), u1 = high_of(up[i]);
-                    float du0, du1, dg0 = dgate(args, dy[2 * i], g0, u0, &du0);
-                    float dg1 = dgate(args, dy[2 * i + 1], g1, u1, &du1);
-                    gate[i] = two(dg0, dg1), up[i] = two(du0, du1);
-                    dots[i % 2] +=
-                        low_of(gate[i]) * g0 + high_of(gate[i]) * g1 + low_of(up[i]) * u0 + high_of(up[i]) * u1;
-                }
-                stmatrix_x4(at0, gate[0], gate[1], gate[2], gate[3]);
-                stmatrix_x4(at1, up[0], up[1], up[2], up[3]);
+            for (int i = 0; i < 4; i++) {
+                x[i] = two(s[2 * i] + low_of(x[i]), s[2 * i + 1] + high_of(x[i]));
+                squares[i % 2] += low_of(x[i]) * low_of(x[i]) + high_of(x[i]) * high_of(x[i]);
             }
-            out.send(out.slot(0), &maps.c[0], from, row);
-            out.send(out.slot(1), &maps.c[1], from, row);
+            stmatrix_x4(at, x[0], x[1], x[2], x[3]);
         }
-        thread_rows::write_sums(args, dots, row, col);
+    }
+    WGMMA_INLINE void end(const epilogue_args &args, int row, int part) {
+        thread_rows::write_sums(args, squares, row, part);
+    }
+};
+typedef reads_pieces<add_rows> add_epilogue;
+
+/* The sums are dy of y = act(gate) up. */
+struct glu_bwd_rows {
+    enum { READ = 2, STORED = 2 };
+    float dots[2] = {0, 0};
+    WGMMA_INLINE glu_bwd_rows(const epilogue_args &, int) {}
+    WGMMA_INLINE void change(const epilogue_args &args, const float *sums, uint32_t slot) {
+#pragma unroll
+        for (int g = 0; g < 8; g += 2) {
+            const float *dy = &sums[g * 4];
+            uint32_t at0 = piece_address(slot, g), at1 = piece_address(slot + PIECE_BYTES, g), gate[4], up[4];
+            ldmatrix_x4(gate, at0);
+            ldmatrix_x4(up, at1);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float g0 = low_of(gate[i]), g1 = high_of(gate[i]), u0 = low_of(up[i]), u1 = high_of(up[i]);
+                float du0, du1, dg0 = dgate(args, dy[2 * i], g0, u0, &du0);
+                float dg1 = dgate(args, dy[2 * i + 1], g1, u1, &du1);
+                gate[i] = two(dg0, dg1), up[i] = two(du0, du1);
+                dots[i % 2] += low_of(gate[i]) * g0 + high_of(gate[i]) * g1 + low_of(up[i]) * u0 + high_of(up[i]) * u1;
+            }
+            stmatrix_x4(at0, gate[0], gate[1], gate[2], gate[3]);
+            stmatrix_x4(at1, up[0], up[1], up[2], up[3]);
+        }
+    }
+    WGMMA_INLINE void end(const epilogue_args &args, int row, int part) {
+        thread_rows::write_sums(args, dots, row, part);
     }
     /* x = g (one + three g g), s = sigmoid(x): act' = s (1 + g (1 - s) x') */
     static WGMMA_INLINE float dgate(const epilogue_args &args, float dy, float g, float u, float *du) {
@@ -249,35 +299,33 @@ struct glu_bwd_epilogue {
         return dy * u * s * (1 + g * (1 - s) * (args.act.one + 3 * args.act.three * g * g));
     }
 };
+typedef reads_pieces<glu_bwd_rows> glu_bwd_epilogue;
 
 /* Sums times a factor by row; two matrices added, the second times another. */
-struct norm_bwd_epilogue {
-    enum { SOURCES = 1 };
-    template <int SLOTS>
-    static WGMMA_INLINE void store(float (&sums)[64], const epilogue_args &args, const tile_maps &maps,
-                                   pieces<SLOTS> &out, int row, int col) {
+struct norm_bwd_rows {
+    enum { READ = 2, STORED = 1 };
+    float by[2], scale[2];
+    WGMMA_INLINE norm_bwd_rows(const epilogue_args &args, int row) {
         thread_rows mine(args, row);
-        float by[2] = {mine.factor(args.sum_scale, 0), mine.factor(args.sum_scale, 1)};
-        float scale[2] = {mine.factor(args.row_scale, 0), mine.factor(args.row_scale, 1)};
 #pragma unroll
-        for (int piece = 0; piece < 2; piece++) {
-            int from = col + piece * 64;
-            out.load_two(&maps.in[0], from, &maps.in[1], from, row);
+        for (int w = 0; w < 2; w++) by[w] = mine.factor(args.sum_scale, w), scale[w] = mine.factor(args.row_scale, w);
+    }
+    WGMMA_INLINE void change(const epilogue_args &, const float *sums, uint32_t slot) {
 #pragma unroll
-            for (int g = 0; g < 8; g += 2) {
-                const float *s = &sums[(piece * 8 + g) * 4];
-                uint32_t at0 = piece_address(out.slot(0), g), x[4], h[4];
-                ldmatrix_x4(x, at0);
-                ldmatrix_x4(h, piece_address(out.slot(1), g));
+        for (int g = 0; g < 8; g += 2) {
+            const float *s = &sums[g * 4];
+            uint32_t at0 = piece_address(slot, g), x[4], h[4];
+            ldmatrix_x4(x, at0);
+            ldmatrix_x4(h, piece_address(slot + PIECE_BYTES, g));
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    x[i] = two(by[i % 2] * s[2 * i] + low_of(x[i]) + scale[i % 2] * low_of(h[i]),
-                               by[i % 2] * s[2 * i + 1] + high_of(x[i]) + scale[i % 2] * high_of(h[i]));
-                stmatrix_x4(at0, x[0], x[1], x[2], x[3]);
-            }
-            out.send(out.slot(0), &maps.c[0], from, row);
+            for (int i = 0; i < 4; i++)
+                x[i] = two(by[i % 2] * s[2 * i] + low_of(x[i]) + scale[i % 2] * low_of(h[i]),
+                           by[i % 2] * s[2 * i + 1] + high_of(x[i]) + scale[i % 2] * high_of(h[i]));
+            stmatrix_x4(at0, x[0], x[1], x[2], x[3]);
         }
     }
+    WGMMA_INLINE void end(const epilogue_args &, int, int) {}
 };
+typedef reads_pieces<norm_bwd_rows> norm_bwd_epilogue;
 } // namespace wgmma
 #endif

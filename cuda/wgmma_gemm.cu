@@ -68,7 +68,7 @@ bool map_matrix(CUtensorMap *map, const void *data, int64_t rows, int64_t cols, 
     cuuint32_t box[] = {64, (cuuint32_t)box_rows}, step[] = {1, 1};
     if (!encode) return fail(f, FAIL_MACHINE, "the driver has no cuTensorMapEncodeTiled; it needs CUDA 12.0 or newer");
     CUresult r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, size, stride, box, step,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r == CUDA_SUCCESS) return true;
     return fail(f, FAIL_MACHINE, "tensor map of [%lld, %lld] with stride %lld at %p: driver error %d", (long long)rows,
@@ -105,7 +105,7 @@ bool map_operands(tile_maps *maps, const wgmma_call *g, failure *f) {
 epilogue_args extra_of(const wgmma_call *g) {
     return {(int)g->rows,          g->row_scale,  g->sum_scale,
             g->rope.pos,           g->rope.table, (int)g->rope.cols,
-            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->cols)};
+            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->kind, g->cols)};
 }
 
 int64_t blocks_of(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -176,8 +176,8 @@ const char *why_not(const wgmma_call *g) {
     wants w = wants_of(g->kind);
     if (g->form != w.form && (!w.any_form || g->form != GEMM_NN)) return "this form is not served";
     if (g->depth < 8) return "nothing to sum over";
-    if (g->tile && g->tile != 128 && (g->kind != WGMMA_PLAIN || (g->tile != 192 && g->tile != 256)))
-        return "tiles are 128 columns wide, 192 or 256 in plain products";
+    if (g->tile && (g->kind != WGMMA_PLAIN || (g->tile != 128 && g->tile != 192 && g->tile != 256)))
+        return "plain products alone have a choice of tiles: 128, 192 or 256 columns";
     if (g->cols % 8 || g->depth % 8 || g->rank % 8) return "columns, depth and rank must be multiples of 8";
     if (g->rows > INT32_MAX / 2 || g->cols > INT32_MAX / 2 || g->depth > INT32_MAX / 2) return "too large";
     bool fine = aligned(g->a, g->lda) && aligned(g->b, g->ldb) && aligned(g->c, g->ldc);
@@ -215,12 +215,12 @@ bool wgmma_run(const wgmma_call *g, cudaStream_t stream, failure *f) {
     if (g->rows == 0 || g->cols == 0) return true;
     switch (g->kind) {
     case WGMMA_ROPE:
-        if (g->rope.head_dim == 64) return launch<128, 0, 6, 2, true, rope_epilogue<64>>(g, stream, f);
-        return launch<128, 0, 6, 2, true, rope_epilogue<128>>(g, stream, f);
-    case WGMMA_GLU: return launch<128, 0, 6, 2, true, glu_epilogue>(g, stream, f);
-    case WGMMA_ADD: return launch<128, 0, 6, 2, true, add_epilogue>(g, stream, f);
-    case WGMMA_GLU_BWD: return launch<128, 1, 6, 2, true, glu_bwd_epilogue>(g, stream, f);
-    case WGMMA_NORM_BWD: return launch<128, 1, 6, 2, true, norm_bwd_epilogue>(g, stream, f);
+        if (g->rope.head_dim == 64) return launch<256, 0, 4, 2, false, rope_epilogue<64>>(g, stream, f);
+        return launch<256, 0, 4, 2, false, rope_epilogue<128>>(g, stream, f);
+    case WGMMA_GLU: return launch<256, 0, 4, 2, false, glu_epilogue>(g, stream, f);
+    case WGMMA_ADD: return launch<WGMMA_ADD_TILE, 0, 3, 4, false, add_epilogue>(g, stream, f);
+    case WGMMA_GLU_BWD: return launch<WGMMA_GLU_BWD_TILE, 1, 4, 4, true, glu_bwd_epilogue>(g, stream, f);
+    case WGMMA_NORM_BWD: return launch<256, 1, 3, 4, false, norm_bwd_epilogue>(g, stream, f);
     case WGMMA_PLAIN: break;
     }
     return g->form == GEMM_NN ? launch_plain<1>(g, stream, f) : launch_plain<0>(g, stream, f);
@@ -236,7 +236,7 @@ bool wgmma_rope_table(float *table, const float *freq, int64_t positions, int he
 bool wgmma_rstd(float *rstd, const float *row_sums, int64_t rows, int64_t width, float eps, cudaStream_t stream,
                 failure *f) {
     if (rows)
-        rstd_kernel<<<(unsigned)blocks_of(rows, 8), 256, 0, stream>>>(rstd, row_sums, rows, (int)wgmma_parts(width),
-                                                                      (float)width, eps);
+        rstd_kernel<<<(unsigned)blocks_of(rows, 8), 256, 0, stream>>>(
+            rstd, row_sums, rows, (int)wgmma_parts(WGMMA_ADD, width), (float)width, eps);
     return cuda_check(cudaGetLastError(), "rstd of sums", f);
 }

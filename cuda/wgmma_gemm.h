@@ -63,8 +63,8 @@ typedef struct {
     int64_t ldy;
     const void *in, *in_up;  /* [rows,cols], of the kinds that name them; may be c and c_up */
     int64_t ld_in, ld_in_up; /* ld_in_up 0: ld_in */
-    float *row_sums; /* [rows,wgmma_parts(cols)], each the sum over 128 columns of what is stored; NULL: not wanted */
-    int tile;        /* columns of a tile: 128, 192, 256 (the last two for WGMMA_PLAIN alone); 0: chosen by shape */
+    float *row_sums; /* [rows,wgmma_parts(kind,cols)], each over a tile's columns of what is stored; NULL: not wanted */
+    int tile;        /* of WGMMA_PLAIN: columns of a tile, 128, 192 or 256; 0: chosen by shape, or by kind */
     int group;       /* rows of tiles that are walked together, for the L2; 0: the usual */
 } wgmma_call;
 
@@ -75,8 +75,13 @@ bool wgmma_serves(const wgmma_call *g, const char **why);
 /* Enqueues the product on `stream`. Operands that are not served are a failure. */
 bool wgmma_run(const wgmma_call *g, cudaStream_t stream, failure *f);
 
+/* Columns of a tile of the kinds that have row_sums. */
+enum { WGMMA_ADD_TILE = 256, WGMMA_GLU_BWD_TILE = 192 };
 /* Parts of a row in row_sums. */
-static inline int64_t wgmma_parts(int64_t cols) { return (cols + 127) / 128; }
+static inline int64_t wgmma_parts(wgmma_kind kind, int64_t cols) {
+    int64_t tile = kind == WGMMA_GLU_BWD ? WGMMA_GLU_BWD_TILE : WGMMA_ADD_TILE;
+    return (cols + tile - 1) / tile;
+}
 /* rstd[rows] = 1 / sqrt(sum of a row's parts / width + eps); enqueued. */
 bool wgmma_rstd(float *rstd, const float *row_sums, int64_t rows, int64_t width, float eps, cudaStream_t stream,
                 failure *f);

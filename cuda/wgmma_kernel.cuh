@@ -49,7 +49,7 @@ template <int BN, int STAGES, int SLOTS> struct layout {
         C_AT = B_AT + STAGES * B_BYTES,
         BARRIERS_AT = C_AT + CONSUMERS * SLOTS * PIECE_BYTES,
         LOADED_AT = BARRIERS_AT + STAGES * 16, /* barriers of the pieces that an epilogue reads */
-        TOTAL = LOADED_AT + CONSUMERS * 8,
+        TOTAL = LOADED_AT + CONSUMERS * SLOTS * 8,
     };
     static_assert(TOTAL <= 227 * 1024, "a CTA has 227 KiB");
 };
@@ -99,14 +99,15 @@ WGMMA_INLINE void produce(const tile_args &args, const tile_maps &maps, uint32_t
 }
 
 /* sums[PARTS][64, BN] = the product of this warpgroup's rows over all blocks of a tile. a, b: descriptors of stage 0.
- * before_last_wait() runs while the last block is being multiplied. */
-template <int BN, int B_MN, int STAGES, int PARTS, typename F>
+ * meanwhile() runs while the fourth block, or the last, is being multiplied; before_last_wait() while the last is. */
+template <int BN, int B_MN, int STAGES, int PARTS, typename F, typename G>
 WGMMA_INLINE void multiply_tile(float (&sums)[PARTS][BN / 2], int blocks, ring *at, uint64_t a, uint64_t b,
-                                uint32_t full, uint32_t empty, F before_last_wait) {
+                                uint32_t full, uint32_t empty, F meanwhile, G before_last_wait) {
     enum { A_STEP = A_BYTES >> 4, B_STEP = BN * BK * 2 >> 4, A_16 = 32 >> 4, B_16 = (B_MN ? 16 * 128 : 32) >> 4 };
     enum { PART = GROUP_ROWS * BK * 2 >> 4 };
     uint32_t lane = threadIdx.x % 32, size = cluster_size();
     uint32_t previous = 0; /* the barrier of the block before this one */
+    int spare = min(3, blocks - 1);
     for (int i = 0; i < blocks; i++) {
         barrier_wait(full + 8 * at->stage, at->phase);
         uint64_t a_block = a + at->stage * A_STEP, b_block = b + at->stage * B_STEP;
@@ -117,6 +118,7 @@ WGMMA_INLINE void multiply_tile(float (&sums)[PARTS][BN / 2], int blocks, ring *
             for (int part = 0; part < PARTS; part++)
                 multiply<B_MN>(sums[part], a_block + part * PART + k * A_16, b_block + k * B_16, i | k);
         commit();
+        if (i == spare) meanwhile();
         wait<1>();
         if (i > 0 && lane < size) barrier_arrive_at(previous, lane);
         previous = empty + 8 * at->stage;
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(full + 8 * i, 1);
             barrier_init(empty + 8 * i, READERS * 4 * size);
         }
-        for (int i = 0; i < CONSUMERS; i++) barrier_init(base + at::LOADED_AT + 8 * i, 1);
+        for (int i = 0; i < CONSUMERS * SLOTS; i++) barrier_init(base + at::LOADED_AT + 8 * i, 1);
         barrier_init_fence();
         tma_prefetch_map(&maps.a);
         tma_prefetch_map(&maps.b[0]);
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         uint64_t a_rows = operand(base + (TURNS ? 0 : (group - 1) * GROUP_ROWS * BK * 2), 0);
         uint64_t b_rows = operand(base + at::B_AT, B_MN ? BOX : 0);
         pieces<SLOTS> out = {base + at::C_AT + (group - 1) * SLOTS * PIECE_BYTES,
-                             base + at::LOADED_AT + (group - 1) * 8,
+                             base + at::LOADED_AT + (group - 1) * SLOTS * 8,
                              group,
                              0,
                              0,
@@ -179,13 +181,14 @@ __global__ void __launch_bounds__(THREADS, 1)
             row = (row * size + rank) * BM + (TURNS ? 0 : (group - 1) * GROUP_ROWS), col *= BN / EPILOGUE::SOURCES;
             /* A warpgroup may look at a stage only when the one before it has seen the stage's last use. */
             if (TURNS && t >= clusters) named_sync(TURN + group - 1, 256);
-            multiply_tile<BN, B_MN, STAGES>(sums, blocks, &stage, a_rows, b_rows, full, empty, [&] {
-                if (TURNS && t + clusters < tiles) named_arrive(TURN + 2 - group, 256);
-            });
+            multiply_tile<BN, B_MN, STAGES>(
+                sums, blocks, &stage, a_rows, b_rows, full, empty,
+                [&] { EPILOGUE::template fetch<PARTS, BN / 2>(maps, out, row, col); },
+                [&] {
+                    if (TURNS && t + clusters < tiles) named_arrive(TURN + 2 - group, 256);
+                });
             if (TURNS) stage.skip<STAGES>(blocks);
-#pragma unroll
-            for (int part = 0; part < PARTS; part++)
-                EPILOGUE::store(sums[part], extra, maps, out, row + part * GROUP_ROWS, col);
+            EPILOGUE::store(sums, extra, maps, out, row, col);
         }
         if (out.first) tma_store_wait_read<0>();
     }

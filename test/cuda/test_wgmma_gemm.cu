@@ -3,13 +3,15 @@
  *   test_wgmma_gemm           odd and even rows, columns, depths, tails and strides in all forms and kinds: every
  *                             element, and what must not be written; each case runs twice and must give the same bits
  *   test_wgmma_gemm --few     some of the cases, for compute-sanitizer
- *   test_wgmma_gemm --perf [PAUSE]   median times at the shapes of LLaMA-3-8B beside the fastest of cuBLASLt's
+ *   test_wgmma_gemm --perf [PAUSE [ROWS]]   median times at the shapes of LLaMA-3-8B beside the fastest of cuBLASLt's
  *                             proposals, all taking turns: the tile chosen, then each tile; before that a comparison
  *                             of all elements with cuBLASLt's and of some with doubles
- *   test_wgmma_gemm --fused [PAUSE]   the same for the fused kinds, beside cuBLASLt alone, with the separate kernel
- *                             behind it, and with the norm before it too
+ *   test_wgmma_gemm --fused [PAUSE [ROWS]]   the same for the fused kinds, beside cuBLASLt alone, with the separate
+ * kernel behind it, and with the norm before it too
  *
- * PAUSE: microseconds of rest between rounds; without it the card is at its power limit, as in training.
+ * PAUSE: microseconds of rest between rounds, or "alone": each contender by itself for a quarter of a second, mean
+ * times. In training the card is at its power limit, and then this is what counts: what takes less energy runs at a
+ * higher clock, which is shared while contenders take turns. A number behind it: these rows only.
  * Operands are random bf16; what lies between their rows and around them is NaN, so reading it shows. */
 #include "cuda.cuh"
 #include "gemm.h"
@@ -169,12 +171,13 @@ __global__ void check_kernel(const wgmma_call g, output which, const float *freq
 __global__ void check_sums_kernel(const wgmma_call g, int64_t parts, faults *out) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= g.rows * parts) return;
-    int64_t row = i / parts, from = i % parts * 128;
+    int64_t tile = g.kind == WGMMA_GLU_BWD ? WGMMA_GLU_BWD_TILE : WGMMA_ADD_TILE, row = i / parts,
+            from = i % parts * tile;
     double want = 0, size = 0;
     auto value = [&](const void *x, int64_t ld, int64_t col) {
         return (double)__bfloat162float(((const bf16 *)x)[row * ld + col]);
     };
-    for (int64_t col = from; col < from + 128 && col < g.cols; col++) {
+    for (int64_t col = from; col < from + tile && col < g.cols; col++) {
         double c = value(g.c, g.ldc, col), add = c * c;
         if (g.kind == WGMMA_GLU_BWD)
             add = c * value(g.in, g.ld_in, col) + value(g.c_up, g.ldc, col) * value(g.in_up, g.ld_in, col);
@@ -259,7 +262,7 @@ struct product {
         scale = device_array<float>(rows), sum_scale = device_array<float>(rows), pos = device_array<int32_t>(rows),
         freq = device_array<float>(64);
         table = device_array<float>((int64_t)POSITIONS * 128), result = device_array<faults>(1);
-        sums = device_array<float>(p.rows * wgmma_parts(p.cols));
+        sums = device_array<float>(p.rows * wgmma_parts(p.kind, p.cols));
         int head = p.head_dim ? p.head_dim : 128;
         failure f = {};
         fill_rows_kernel<<<64, 256, 0, cuda_stream()>>>(scale, sum_scale, pos, freq, rows, head);
@@ -316,8 +319,9 @@ bool outputs_differ(product &p, output which, float limit) {
 
 bool sums_wrong(product &p) {
     stop_on(cudaMemsetAsync(p.result, 0, sizeof *p.result, cuda_stream()), "cudaMemset");
-    int64_t n = p.g.rows * wgmma_parts(p.g.cols);
-    check_sums_kernel<<<(unsigned)((n + 255) / 256), 256, 0, cuda_stream()>>>(p.g, wgmma_parts(p.g.cols), p.result);
+    int64_t n = p.g.rows * wgmma_parts(p.g.kind, p.g.cols);
+    check_sums_kernel<<<(unsigned)((n + 255) / 256), 256, 0, cuda_stream()>>>(p.g, wgmma_parts(p.g.kind, p.g.cols),
+                                                                              p.result);
     return report(p, "sums of what is stored", OUT_SUMS);
 }
 
@@ -336,7 +340,7 @@ int check(product &p, int64_t step) {
     if (p.g.in && up) copy(p.second.up, p.in_up), again.in_up = again.c_up;
     run(again);
     if (p.g.row_sums)
-        stop_on(cudaMemsetAsync(p.sums, 0xFF, (size_t)(p.g.rows * wgmma_parts(p.g.cols)) * 4, cuda_stream()),
+        stop_on(cudaMemsetAsync(p.sums, 0xFF, (size_t)(p.g.rows * wgmma_parts(p.g.kind, p.g.cols)) * 4, cuda_stream()),
                 "cudaMemset");
     run(p.g);
     for (output which : {OUT_C, OUT_UP, OUT_Y}) {
@@ -350,8 +354,8 @@ int check(product &p, int64_t step) {
 int run_problem(const problem &p, int *n) {
     product one(p);
     int bad = 0;
-    for (int tile : {128, 192, 256}) {
-        if (p.kind != WGMMA_PLAIN && tile != 128) continue;
+    for (int tile : {0, 128, 192, 256}) {
+        if ((p.kind == WGMMA_PLAIN) != (tile > 0)) continue;
         one.g.tile = tile, one.g.group = *n % 5;
         bad += check(one, 1);
         ++*n;
@@ -438,7 +442,8 @@ float median(std::vector<float> &x) {
     return x[x.size() / 2];
 }
 
-int pause_us; /* between rounds, so that the card is not at its power limit */
+int64_t only_rows; /* 0: all sizes */
+int pause_us;      /* between rounds, so that the card is not at its power limit */
 
 void start_cublas(const wgmma_call &g, int64_t cols) {
     gemm_call other = {g.form, g.rows, cols,       g.depth,    g.a, g.b, g.c, g.lda,
@@ -447,9 +452,37 @@ void start_cublas(const wgmma_call &g, int64_t cols) {
     if (!gemm_run(&other, &f)) printf("%s\n", f.text), abort();
 }
 
-/* Median microseconds of each of n contenders; they take turns, in another order every time. */
+bool alone; /* each contender by itself, long enough for the card to settle at the clock that its power allows */
+
+/* Mean microseconds of one contender over `ms`. */
+template <typename F> float time_alone(F start_it, float ms) {
+    enum { BATCH = 10 };
+    cudaEvent_t from, to;
+    float passed = 0;
+    int runs = 0;
+    cudaEventCreate(&from), cudaEventCreate(&to);
+    cudaEventRecord(from, cuda_stream());
+    while (passed < ms) {
+        for (int i = 0; i < BATCH; i++) start_it();
+        runs += BATCH;
+        cudaEventRecord(to, cuda_stream());
+        stop_on(cudaEventSynchronize(to), "product");
+        cudaEventElapsedTime(&passed, from, to);
+    }
+    cudaEventDestroy(from), cudaEventDestroy(to);
+    return passed * 1000 / (float)runs;
+}
+
+/* Microseconds of each of n contenders: the median while they take turns, in another order every time, so that all of
+ * them see the same clock; or the mean of each alone. */
 template <typename F> std::vector<float> time_all(size_t n, F start_one) {
     enum { RUNS = 31, WARM_UP = 3 };
+    std::vector<float> us;
+    for (size_t k = 0; k < n && alone; k++) {
+        time_alone([&] { start_one(k); }, 150);
+        us.push_back(time_alone([&] { start_one(k); }, 250));
+    }
+    if (alone) return us;
     std::vector<std::vector<float>> times(n);
     std::vector<cudaEvent_t> events(n + 1);
     for (auto &e : events) cudaEventCreate(&e);
@@ -469,7 +502,6 @@ template <typename F> std::vector<float> time_all(size_t n, F start_one) {
         if (pause_us) usleep((unsigned)pause_us);
     }
     for (auto &e : events) cudaEventDestroy(e);
-    std::vector<float> us;
     for (auto &t : times) us.push_back(median(t));
     return us;
 }
@@ -523,7 +555,8 @@ int run_perf() {
     printf("%-11s %6s %7s %7s %9s %7s %9s %7s %7s   TFLOP/s of tiles of 128, 192, 256\n", "product", "rows", "cols",
            "depth", "cuBLASLt", "TFLOP/s", "ours us", "TFLOP/s", "ratio");
     for (int64_t rows : {8192, 16384})
-        for (auto &s : shapes) bad += time_shape(s, rows, all);
+        for (auto &s : shapes)
+            if (!only_rows || rows == only_rows) bad += time_shape(s, rows, all);
     for (int i = 1; i < CONTENDERS; i++)
         printf("tile %d: mean ratio %.3f, least %.3f\n", tiles[i], exp(all[i].logs / all[i].n), all[i].least);
     return bad;
@@ -624,6 +657,7 @@ int run_fused() {
            "plain us", "cuBLASLt", "+ behind", "+ norm");
     for (int64_t rows : {8192, 16384})
         for (auto &s : fused_shapes) {
+            if (only_rows && rows != only_rows) continue;
             chain c(s, rows);
             bad += check(c.p, c.p.first.c.n / 20000);
             std::vector<float> us = time_all(c.before ? 5 : 4, [&](size_t i) { c.start_one(i); });
@@ -653,7 +687,9 @@ int main(int argc, char **argv) {
         product tiny({GEMM_NT, WGMMA_PLAIN, 8, 8, 8, 0, 0, 0, GLU_SILU});
         if (!wgmma_serves(&tiny.g, &why)) return printf("skip: %s\n", why), SKIPPED;
     }
+    alone = argc > 2 && strcmp(argv[2], "alone") == 0;
     if (argc > 2) pause_us = (int)strtol(argv[2], NULL, 10);
+    if (argc > 3) only_rows = strtol(argv[3], NULL, 10);
     if (strcmp(mode, "--perf") == 0) bad = run_perf();
     else if (strcmp(mode, "--fused") == 0) bad = run_fused();
     else bad = run_cases(strcmp(mode, "--few") == 0) + run_refusals();
