@@ -27,7 +27,6 @@ struct epilogue_args {
     activation act;
     float *row_sums; /* [rows, parts]; NULL: not wanted */
     int parts;
-    bool y; /* GLU_BWD makes it again */
 };
 
 WGMMA_INLINE uint32_t two(float a, float b) {
@@ -60,22 +59,17 @@ template <int SLOTS> struct pieces {
             tma_store_commit();
         }
     }
-    /* The 32 sums of a piece, into a slot once all but the last PENDING that were sent have left, and on to `map`. */
-    template <int PENDING>
-    WGMMA_INLINE void put_into(uint32_t to, const float *sums, const CUtensorMap *map, int col, int row) {
-        if (first) tma_store_wait_read<PENDING>();
-        named_sync(group, 128);
-#pragma unroll
-        for (int g = 0; g < 8; g += 2) {
-            const float *s = &sums[g * 4];
-            stmatrix_x4(piece_address(to, g), two(s[0], s[1]), two(s[2], s[3]), two(s[4], s[5]), two(s[6], s[7]));
-        }
-        send(to, map, col, row);
-    }
     /* Columns 64 piece .. 64 piece + 63 of sums. */
     template <int N>
     WGMMA_INLINE void put(const float (&sums)[N], int piece, const CUtensorMap *map, int col, int row) {
-        put_into<SLOTS - 1>(slot(at), &sums[piece * 32], map, col, row);
+        if (first) tma_store_wait_read<SLOTS - 1>();
+        named_sync(group, 128);
+#pragma unroll
+        for (int g = 0; g < 8; g += 2) {
+            const float *s = &sums[(piece * 8 + g) * 4];
+            stmatrix_x4(piece_address(slot(at), g), two(s[0], s[1]), two(s[2], s[3]), two(s[4], s[5]), two(s[6], s[7]));
+        }
+        send(slot(at), map, col, row);
         at = at + 1 == SLOTS ? 0 : at + 1;
     }
     /* One piece of each of the first N maps, on its way into slots N place .. N place + N - 1, once all that was sent
@@ -203,7 +197,7 @@ struct glu_epilogue : reads_nothing {
 
 /* Of epilogues that read pieces of E::READ matrices, change them in place, and store the first E::STORED of them. An E
  * is made for 64 rows, and once per piece gets its 32 sums and the address of the first slot (the next is PIECE_BYTES
- * further): change(). With E::Y it leaves y in the sums. end() is for what it has summed up by row. */
+ * further): change(). end() is for what it has summed up by row. */
 template <typename E> struct reads_pieces {
     enum { SOURCES = 1 };
     template <int N, int SLOTS> struct steps {
@@ -239,9 +233,6 @@ template <typename E> struct reads_pieces {
 #pragma unroll
                 for (int i = 0; i < E::STORED; i++)
                     out.send(slot + i * PIECE_BYTES, &maps.c[i], col + piece * 64, from);
-                if (E::Y && args.y)
-                    out.template put_into<E::STORED - 1>(slot, &sums[part][piece * 32], &maps.y, col + piece * 64,
-                                                         from);
                 if (step + at::AHEAD < PARTS * at::OF_PART) fetch_one<N>(step + at::AHEAD, maps, out, row, col);
             }
             rows.end(args, from, col / (N * 2));
@@ -251,7 +242,7 @@ template <typename E> struct reads_pieces {
 
 /* What was there is added; the squares of what is stored are summed by row. */
 struct add_rows {
-    enum { READ = 1, STORED = 1, Y = 0 };
+    enum { READ = 1, STORED = 1 };
     float squares[2] = {0, 0};
     WGMMA_INLINE add_rows(const epilogue_args &, int) {}
     WGMMA_INLINE void change(const epilogue_args &, const float *sums, uint32_t slot) {
@@ -274,15 +265,15 @@ struct add_rows {
 };
 typedef reads_pieces<add_rows> add_epilogue;
 
-/* The sums are dy of y = act(gate) up; y comes into their place, with the bits that the forward half gave it. */
+/* The sums are dy of y = act(gate) up. */
 struct glu_bwd_rows {
-    enum { READ = 2, STORED = 2, Y = 1 };
+    enum { READ = 2, STORED = 2 };
     float dots[2] = {0, 0};
     WGMMA_INLINE glu_bwd_rows(const epilogue_args &, int) {}
-    WGMMA_INLINE void change(const epilogue_args &args, float *sums, uint32_t slot) {
+    WGMMA_INLINE void change(const epilogue_args &args, const float *sums, uint32_t slot) {
 #pragma unroll
         for (int g = 0; g < 8; g += 2) {
-            float *dy = &sums[g * 4];
+            const float *dy = &sums[g * 4];
             uint32_t at0 = piece_address(slot, g), at1 = piece_address(slot + PIECE_BYTES, g), gate[4], up[4];
             ldmatrix_x4(gate, at0);
             ldmatrix_x4(up, at1);
@@ -291,8 +282,6 @@ struct glu_bwd_rows {
                 float g0 = low_of(gate[i]), g1 = high_of(gate[i]), u0 = low_of(up[i]), u1 = high_of(up[i]);
                 float du0, du1, dg0 = dgate(args, dy[2 * i], g0, u0, &du0);
                 float dg1 = dgate(args, dy[2 * i + 1], g1, u1, &du1);
-                dy[2 * i] = activated(g0, u0, args.act.one, args.act.three);
-                dy[2 * i + 1] = activated(g1, u1, args.act.one, args.act.three);
                 gate[i] = two(dg0, dg1), up[i] = two(du0, du1);
                 dots[i % 2] += low_of(gate[i]) * g0 + high_of(gate[i]) * g1 + low_of(up[i]) * u0 + high_of(up[i]) * u1;
             }
@@ -314,7 +303,7 @@ typedef reads_pieces<glu_bwd_rows> glu_bwd_epilogue;
 
 /* Sums times a factor by row; two matrices added, the second times another. */
 struct norm_bwd_rows {
-    enum { READ = 2, STORED = 1, Y = 0 };
+    enum { READ = 2, STORED = 1 };
     float by[2], scale[2];
     WGMMA_INLINE norm_bwd_rows(const epilogue_args &args, int row) {
         thread_rows mine(args, row);

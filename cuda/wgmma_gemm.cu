@@ -29,19 +29,19 @@ __global__ void rstd_kernel(float *rstd, const float *row_sums, int64_t rows, in
     if (threadIdx.x % 32 == 0) rstd[row] = 1.0f / sqrtf(sum / width + eps);
 }
 
-/* Which matrices a call has beside a, b and c. */
+/* Which matrices a kind has beside a, b and c. */
 struct wants {
     gemm_form form;
     bool any_form, b_up, c_up, y, in, in_up;
 };
 
-wants wants_of(const wgmma_call *g) {
-    switch (g->kind) {
+wants wants_of(wgmma_kind kind) {
+    switch (kind) {
     case WGMMA_PLAIN: return {GEMM_NT, true, false, false, false, false, false};
     case WGMMA_ROPE: return {GEMM_NT, false, false, false, false, false, false};
     case WGMMA_GLU: return {GEMM_NT, false, true, true, true, false, false};
     case WGMMA_ADD: return {GEMM_NT, false, false, false, false, true, false};
-    case WGMMA_GLU_BWD: return {GEMM_NN, false, false, true, g->y != NULL, true, true};
+    case WGMMA_GLU_BWD: return {GEMM_NN, false, false, true, false, true, true};
     case WGMMA_NORM_BWD: return {GEMM_NN, false, false, false, false, true, true};
     }
     return {};
@@ -92,7 +92,7 @@ bool map_operands(tile_maps *maps, const wgmma_call *g, failure *f) {
         TRY(map_matrix(&maps->a2, g->a2, g->rows, g->rank, g->lda2, BM, f));
         TRY(map_b(&maps->b2[0], g, g->b2, g->rank, g->ldb2, f));
     }
-    wants w = wants_of(g);
+    wants w = wants_of(g->kind);
     if (w.b_up) TRY(map_b(&maps->b[1], g, g->b_up, g->depth, g->ldb, f));
     if (w.b_up && g->rank) TRY(map_b(&maps->b2[1], g, g->b2_up, g->rank, g->ldb2, f));
     if (w.c_up) TRY(map_matrix(&maps->c[1], g->c_up, g->rows, g->cols, g->ldc, GROUP_ROWS, f));
@@ -105,8 +105,7 @@ bool map_operands(tile_maps *maps, const wgmma_call *g, failure *f) {
 epilogue_args extra_of(const wgmma_call *g) {
     return {(int)g->rows,          g->row_scale,  g->sum_scale,
             g->rope.pos,           g->rope.table, (int)g->rope.cols,
-            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->kind, g->cols),
-            g->y != NULL};
+            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->kind, g->cols)};
 }
 
 int64_t blocks_of(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -174,7 +173,7 @@ bool has_code() {
 const char *why_not(const wgmma_call *g) {
     const char *why;
     if (!wgmma_here(&why)) return why;
-    wants w = wants_of(g);
+    wants w = wants_of(g->kind);
     if (g->form != w.form && (!w.any_form || g->form != GEMM_NN)) return "this form is not served";
     if (g->depth < 8) return "nothing to sum over";
     if (g->tile && (g->kind != WGMMA_PLAIN || (g->tile != 128 && g->tile != 192 && g->tile != 256)))
