@@ -3,7 +3,7 @@
 
 namespace {
 struct add_two {
-    template <int W> __device__ void operator()(float (&y)[1][W], const float (&x)[2][W], uint32_t, uint32_t) const {
+    template <int W> __device__ void operator()(float (&y)[1][W], const float (&x)[2][W], uint32_t) const {
 #pragma unroll
         for (int i = 0; i < W; i++) y[0][i] = x[0][i] + x[1][i];
     }

@@ -10,10 +10,11 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+#include "exp2.cuh"
+
 namespace tile {
 
 typedef __nv_bfloat16 bf16;
-constexpr float LOG2E = 1.4426950408889634f;
 constexpr int THREADS = 128, WARPS = 4; /* of every attention kernel with tiles */
 
 __device__ inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -166,11 +167,6 @@ __device__ inline void store(bf16 *x, int64_t ld, int first, int limit, bf16 *t,
     }
 }
 
-__device__ inline float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 /* tanh to about 1e-6: the hardware's tanh.approx would move a capped score by 0.02. */
 __device__ inline float tanh_exact(float x) { return 1 - __fdividef(2, exp2_fast(2 * LOG2E * x) + 1); }
 __device__ inline float quad_max(float x) {

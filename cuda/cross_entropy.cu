@@ -6,9 +6,10 @@
  * a whole multiprocessor's, so that the rows in work (132 x 250 KB on a H200) still lie in L2 when they are read again.
  */
 #include "cuda.cuh"
+#include "exp2.cuh"
 
 namespace {
-enum { THREADS = 1024, VECTORS = 4 };
+enum { VECTORS = 4, LOSS_THREADS = 256, GRADIENT_THREADS = 1024, BWD_THREADS = 512 };
 
 struct softmax_sum {
     float max, sum; /* sum of exp(x - max); max -inf: of nothing */
@@ -38,13 +39,26 @@ __device__ softmax_sum block_merge(softmax_sum x) {
     return x;
 }
 
-/* Calls f(x, col) for each vector of the row that is this thread's, VECTORS of them in flight. f may write there. */
-template <typename T, int W, typename F> __device__ __forceinline__ void for_row(const T *row, int vectors, F f) {
-    for (int first = threadIdx.x; first < vectors; first += blockDim.x * VECTORS) {
-        pack<T, W> v[VECTORS];
+/* Calls f(x, col) for each vector of the row that is this thread's, VECTORS of them in flight; with AHEAD these are the
+ * next ones, behind those in work. f may write there. */
+template <typename T, int W, bool AHEAD, typename F>
+__device__ __forceinline__ void for_row(const T *row, int vectors, F f) {
+    pack<T, W> v[VECTORS], next[VECTORS];
+    auto fetch = [&](pack<T, W>(&to)[VECTORS], int first) {
 #pragma unroll
         for (int u = 0; u < VECTORS; u++)
-            if (first + u * (int)blockDim.x < vectors) v[u] = load<T, W>(row + (int64_t)(first + u * blockDim.x) * W);
+            if (first + u * (int)blockDim.x < vectors) to[u] = load<T, W>(row + (int64_t)(first + u * blockDim.x) * W);
+    };
+    const int step = blockDim.x * VECTORS;
+    if (AHEAD) fetch(next, threadIdx.x);
+    for (int first = threadIdx.x; first < vectors; first += step) {
+        if (AHEAD) {
+#pragma unroll
+            for (int u = 0; u < VECTORS; u++) v[u] = next[u];
+            fetch(next, first + step);
+        } else {
+            fetch(v, first);
+        }
 #pragma unroll
         for (int u = 0; u < VECTORS; u++)
             if (first + u * (int)blockDim.x < vectors) {
@@ -58,7 +72,7 @@ template <typename T, int W, typename F> __device__ __forceinline__ void for_row
 /* Overwrites out with by (exp(logits - lse) - onehot). */
 template <typename T, int W>
 __device__ __forceinline__ void write_gradient(T *out, const T *logits, int vectors, float lse, float by, int target) {
-    for_row<T, W>(logits, vectors, [&](float(&x)[W], int col) {
+    for_row<T, W, false>(logits, vectors, [&](float(&x)[W], int col) {
 #pragma unroll
         for (int i = 0; i < W; i++) x[i] = by * (__expf(x[i] - lse) - (col + i == target ? 1.0f : 0.0f));
         store<T, W>(out + col, packed<T, W>(x));
@@ -77,10 +91,12 @@ typedef struct {
     bool add;            /* nll += */
 } ce_rows;
 
-/* One block: one row. Grid: n rows. Shared: 256 bytes.
+/* One block: one row. Grid: n rows. Shared: 256 bytes. For the loss alone several small blocks share a multiprocessor.
  * Reads 1 element per logit; with GRADIENT 2 (the second from L2) and writes 1. */
 template <typename T, int W, bool GRADIENT>
-__global__ void __launch_bounds__(THREADS, 1) ce_kernel(span<T> logits, ce_rows r, int V) {
+__global__ void __launch_bounds__(GRADIENT ? GRADIENT_THREADS : LOSS_THREADS, GRADIENT ? 1 : 4)
+    ce_kernel(span<T> logits, ce_rows r, int V) {
+    await_previous();
     int t = blockIdx.x, target = r.target[t], vectors = V / W;
     T *row = logits.data + (int64_t)t * logits.ld;
     if (target < 0) {
@@ -91,15 +107,16 @@ __global__ void __launch_bounds__(THREADS, 1) ce_kernel(span<T> logits, ce_rows 
     if (target >= V) __trap(); /* our own mistake: the host checks targets */
     float chosen = to_float(row[target]);
     softmax_sum s = {-INFINITY, 0};
-    for_row<T, W>(row, vectors, [&](float(&x)[W], int) {
+    for_row<T, W, !GRADIENT>(row, vectors, [&](float(&x)[W], int) {
         float max = s.max;
 #pragma unroll
         for (int i = 0; i < W; i++) max = fmaxf(max, x[i]);
         if (max == -INFINITY) return;
-        s.sum *= __expf(s.max - max);
+        float origin = max * LOG2E;
+        s.sum *= exp2_fast(s.max * LOG2E - origin);
         s.max = max;
 #pragma unroll
-        for (int i = 0; i < W; i++) s.sum += __expf(x[i] - max);
+        for (int i = 0; i < W; i++) s.sum += exp2_fast(x[i] * LOG2E - origin);
     });
     s = block_merge(s); /* its barrier is behind every thread's read of `chosen` */
     float lse = s.max + logf(s.sum);
@@ -113,8 +130,9 @@ __global__ void __launch_bounds__(THREADS, 1) ce_kernel(span<T> logits, ce_rows 
 
 /* One block: one row. Grid: n rows. Reads 1 and writes 1 element per logit. */
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS / 2)
+__global__ void __launch_bounds__(BWD_THREADS)
     ce_bwd_kernel(span<T> out, span<T> logits, const int32_t *target, const float *lse, const float *dnll, int V) {
+    await_previous();
     int t = blockIdx.x;
     T *to = out.data + (int64_t)t * out.ld;
     if (target[t] < 0) write_zeros<T, W>(to, V / W);
@@ -136,9 +154,9 @@ extern "C" void cuda_ce_chunk(const tensor *logits, const int32_t *target, float
         cuda_with_width<T>(cuda_is_wide<T>(logits), [&](auto W) {
             int V = (int)logits->cols;
             ce_rows r = {target, nll, lse, weight, add};
-            unsigned threads = threads_for(V / W(), weight ? THREADS : THREADS / 2);
-            if (weight) ce_kernel<T, W(), true><<<(unsigned)n, threads, 0, cuda_stream()>>>(span_of<T>(logits), r, V);
-            else ce_kernel<T, W(), false><<<(unsigned)n, threads, 0, cuda_stream()>>>(span_of<T>(logits), r, V);
+            auto kernel = weight ? ce_kernel<T, W(), true> : ce_kernel<T, W(), false>;
+            unsigned threads = threads_for(V / W(), weight ? GRADIENT_THREADS : LOSS_THREADS);
+            cuda_launch(kernel, (unsigned)n, threads, span_of<T>(logits), r, V);
         });
     });
 }
@@ -151,8 +169,8 @@ extern "C" void cuda_ce_bwd(const tensor *dlogits, const tensor *logits, const i
         using T = decltype(zero);
         cuda_with_width<T>(cuda_is_wide<T>(logits) && cuda_is_wide<T>(dlogits), [&](auto W) {
             int V = (int)logits->cols;
-            ce_bwd_kernel<T, W()><<<(unsigned)n, threads_for(V / W(), THREADS / 2), 0, cuda_stream()>>>(
-                span_of<T>(dlogits), span_of<T>(logits), target, lse, dnll, V);
+            cuda_launch(ce_bwd_kernel<T, W()>, (unsigned)n, threads_for(V / W(), BWD_THREADS), span_of<T>(dlogits),
+                        span_of<T>(logits), target, lse, dnll, V);
         });
     });
 }

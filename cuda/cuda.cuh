@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "launch.h"
 
 typedef __nv_bfloat16 bf16;
@@ -43,9 +44,20 @@ template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
 template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
 
+/* Two at a time, so that the elements lie two in a register until they are used. */
 template <typename T, int W> __device__ __forceinline__ void unpack(float (&out)[W], const pack<T, W> &in) {
+    if constexpr (sizeof(T) == 2 && W % 2 == 0) {
+        uint32_t two[W / 2];
+        memcpy(two, &in, sizeof in);
 #pragma unroll
-    for (int i = 0; i < W; i++) out[i] = to_float(in.x[i]);
+        for (int i = 0; i < W; i += 2) {
+            out[i] = __uint_as_float(two[i / 2] << 16);
+            out[i + 1] = __uint_as_float(two[i / 2] & 0xFFFF0000u);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) out[i] = to_float(in.x[i]);
+    }
 }
 /* Pairs, because one instruction rounds two. */
 template <typename T, int W> __device__ __forceinline__ pack<T, W> packed(const float (&in)[W]) {
@@ -93,6 +105,30 @@ __device__ __forceinline__ double block_sum(double x, double *shared) {
 
 /* ---- launching ---- */
 
+/* A kernel's first statement where cuda_launch launches it: the kernel before it in the stream has ended, and all that
+ * it wrote is seen.  The next one may then be placed as this one's last blocks leave room. */
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Launches a kernel that begins with await_previous: its blocks are placed while the kernel before it ends, which hides
+ * a launch (sm_90 and newer; else as always). */
+template <typename... P, typename... A>
+static void cuda_launch(void (*kernel)(P...), dim3 grid, unsigned threads, const A &...args) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = threads;
+    config.stream = cuda_stream();
+    config.attrs = &early;
+    config.numAttrs = cuda_code() >= 90;             /* else await_previous does not wait */
+    cudaLaunchKernelEx(&config, kernel, P(args)...); /* an error stays for cuda_check_launch */
+}
+
 static inline int64_t cuda_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* t can be read in vectors of W elements of T: base, row stride and width are multiples. Absent: true. */
@@ -133,22 +169,25 @@ template <typename T> static inline span<T> span_of(const tensor *t) { return {(
 template <typename T, int IN, int OUT> struct map_operands {
     span<T> in[IN], out[OUT];
     uint32_t vectors;     /* of a row */
-    uint32_t all_vectors; /* of all rows */
+    uint32_t all_vectors; /* of all rows; below 2^31 */
+    uint32_t by, shift;   /* i / vectors = i by >> shift */
 };
 
 enum { MAP_THREADS = 256 };
 
 /* One block: MAP_THREADS x U vectors of W elements, U loads of every input in flight before the first use.
- * Grid: all vectors, rows one after the other.  f(y, x, row, col) turns IN arrays of W floats into OUT arrays. */
+ * Grid: all vectors, rows one after the other.  f(y, x, i) turns IN arrays of W floats,
+ * the i-th vector of all, into OUT arrays. */
 template <typename T, int W, int U, int IN, int OUT, typename F>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(map_operands<T, IN, OUT> o, F f) {
+    await_previous();
     uint32_t first = blockIdx.x * (MAP_THREADS * U) + threadIdx.x;
     pack<T, W> in[U][IN];
     uint32_t row[U], col[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
         uint32_t i = first + u * MAP_THREADS;
-        row[u] = i / o.vectors;
+        row[u] = (uint32_t)((uint64_t)i * o.by >> o.shift);
         col[u] = (i - row[u] * o.vectors) * W;
         if (i < o.all_vectors) {
 #pragma unroll
@@ -161,7 +200,7 @@ __global__ void __launch_bounds__(MAP_THREADS) map_kernel(map_operands<T, IN, OU
         float x[IN][W], y[OUT][W];
 #pragma unroll
         for (int k = 0; k < IN; k++) unpack<T, W>(x[k], in[u][k]);
-        f(y, x, row[u], col[u]);
+        f(y, x, first + u * MAP_THREADS);
 #pragma unroll
         for (int k = 0; k < OUT; k++) store<T, W>(o.out[k].data + row[u] * o.out[k].ld + col[u], packed<T, W>(y[k]));
     }
@@ -183,8 +222,11 @@ static void cuda_map(const tensor *const (&in)[IN], const tensor *const (&out)[O
             assert(all < INT32_MAX);
             o.vectors = (uint32_t)(cols / W());
             o.all_vectors = (uint32_t)all;
+            /* 2^shift / vectors, rounded up: 32 bits that give every quotient below 2^31 (Granlund, Montgomery 1994) */
+            for (o.shift = 31; (int64_t)1 << (o.shift - 31) < o.vectors;) o.shift++;
+            o.by = (uint32_t)(((uint64_t)1 << o.shift) / o.vectors + 1);
             unsigned blocks = (unsigned)cuda_ceil(all, MAP_THREADS * U);
-            map_kernel<T, W(), U><<<blocks, MAP_THREADS, 0, cuda_stream()>>>(o, f);
+            cuda_launch(map_kernel<T, W(), U, IN, OUT, F>, blocks, MAP_THREADS, o, f);
         });
     });
 }

@@ -23,7 +23,7 @@ const size_t LATER = (size_t)352 << 20;
 
 struct {
     cudaStream_t stream;
-    int card, arch, processors;
+    int card, arch, code, processors;
     char name[256]; /* of the card */
     size_t held;    /* by the card for us when it was opened: context, work space of products */
     failure failed; /* the first of the run; kind FAIL_NONE: none */
@@ -116,8 +116,9 @@ size_t scratch(const graph *g, const graph_op *op) {
 __global__ void probe_kernel() {}
 
 bool check_code(failure *f) {
-    struct cudaFuncAttributes ignored;
-    cudaError_t e = cudaFuncGetAttributes(&ignored, probe_kernel);
+    struct cudaFuncAttributes probe;
+    cudaError_t e = cudaFuncGetAttributes(&probe, probe_kernel);
+    state.code = probe.ptxVersion;
     if (e == cudaSuccess) return true;
     (void)cudaGetLastError();
     return fail(f, FAIL_MACHINE,
@@ -266,6 +267,7 @@ const backend cuda_backend = make_table();
 extern "C" {
 cudaStream_t cuda_stream(void) { return state.stream; }
 int cuda_arch(void) { return state.arch; }
+int cuda_code(void) { return state.code; }
 int cuda_processors(void) { return state.processors; }
 failure *cuda_failure(void) { return &state.failed; }
 

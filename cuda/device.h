@@ -15,6 +15,7 @@ extern "C" {
 
 cudaStream_t cuda_stream(void);
 int cuda_arch(void);         /* 90: sm_90 */
+int cuda_code(void);         /* of its kernels: below cuda_arch() where the driver compiled them on */
 int cuda_processors(void);   /* multiprocessors */
 failure *cuda_failure(void); /* of the op that runs; only the first of a run is kept */
 /* "text: out of memory" for status != cudaSuccess */

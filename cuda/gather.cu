@@ -10,6 +10,7 @@ enum { THREADS = 128, VECTORS = 4 };
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     gather_kernel(span<T> y, span<T> x, const int32_t *index, int64_t x_rows, int vectors) {
+    await_previous();
     int64_t row = blockIdx.x, from = index[row];
     if (from < 0 || from >= x_rows) __trap(); /* our own mistake: the host checks ids */
     const T *in = x.data + from * x.ld;
@@ -32,8 +33,8 @@ extern "C" void cuda_gather_rows(const tensor *y, const tensor *x, const int32_t
     cuda_with_type(x, [&](auto zero) {
         using T = decltype(zero);
         cuda_with_width<T>(cuda_is_wide<T>(x) && cuda_is_wide<T>(y), [&](auto W) {
-            gather_kernel<T, W()><<<(unsigned)n, THREADS, 0, cuda_stream()>>>(span_of<T>(y), span_of<T>(x), index,
-                                                                              x->rows, (int)(x->cols / W()));
+            cuda_launch(gather_kernel<T, W()>, (unsigned)n, THREADS, span_of<T>(y), span_of<T>(x), index, x->rows,
+                        (int)(x->cols / W()));
         });
     });
 }

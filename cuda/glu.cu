@@ -13,7 +13,7 @@ __device__ __forceinline__ float gelu_twice_u(float g) { return 1.59576912160573
 
 struct glu {
     activation act;
-    template <int W> __device__ void operator()(float (&y)[1][W], const float (&x)[2][W], uint32_t, uint32_t) const {
+    template <int W> __device__ void operator()(float (&y)[1][W], const float (&x)[2][W], uint32_t) const {
 #pragma unroll
         for (int i = 0; i < W; i++) y[0][i] = activated(x[0][i], x[1][i], act.one, act.three);
     }
@@ -21,7 +21,7 @@ struct glu {
 
 /* silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g);  gelu'(g) = s (1 + g (1 - s) 2u') with s = sigmoid(2u) */
 template <bool GELU> struct glu_bwd {
-    template <int W> __device__ void operator()(float (&y)[2][W], const float (&x)[3][W], uint32_t, uint32_t) const {
+    template <int W> __device__ void operator()(float (&y)[2][W], const float (&x)[3][W], uint32_t) const {
 #pragma unroll
         for (int i = 0; i < W; i++) {
             float dy = x[0][i], g = x[1][i], up = x[2][i], s = sigmoid(GELU ? gelu_twice_u(g) : g);

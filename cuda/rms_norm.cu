@@ -16,9 +16,10 @@ template <typename T> struct norm_operands {
 
 /* One group: one slice, kept in registers between the two uses. Grid: all slices. Shared: 32 floats.
  * Reads 1 (with ADD 2) and writes 1 (2) elements per element; w comes from L2. */
-template <typename T, int W, bool ADD>
+template <typename T, int W, bool ADD, bool REST>
 __global__ void __launch_bounds__(MOST_LANES) rms_norm_kernel(norm_operands<T> o, norm_shape s) {
     __shared__ float shared[32];
+    await_previous();
     norm_place p = norm_place_of(s);
     int64_t row = p.row;
     int lane = p.lane, col = p.head * o.d, vectors = p.slice < s.n_slices ? s.vectors : 0;
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(MOST_LANES) rms_norm_kernel(norm_operands<T> o
 #pragma unroll
     for (int c = 0; c < CACHED; c++)
         if (lane + c * s.lanes < vectors) add_up(x[c], other[ADD ? c : 0], (lane + c * s.lanes) * W);
-    for (int v = lane + CACHED * s.lanes; v < vectors; v += s.lanes) {
+    for (int v = lane + CACHED * s.lanes; REST && v < vectors; v += s.lanes) {
         pack<T, W> rest = load<T, W>(a + v * W), more = ADD ? load<T, W>(b + v * W) : rest;
         add_up(rest, more, v * W);
     }
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(MOST_LANES) rms_norm_kernel(norm_operands<T> o
 #pragma unroll
     for (int c = 0; c < CACHED; c++)
         if (lane + c * s.lanes < vectors) write(x[c], (lane + c * s.lanes) * W);
-    for (int v = lane + CACHED * s.lanes; v < vectors; v += s.lanes)
+    for (int v = lane + CACHED * s.lanes; REST && v < vectors; v += s.lanes)
         write(load<T, W>((ADD ? sum_row : a) + v * W), v * W);
 }
 
@@ -94,7 +95,8 @@ void launch(const tensor *sum, const tensor *y, const tensor *rstd, const tensor
         o.d = (int)d;
         cuda_with_width<T>(is_wide, [&](auto W) {
             norm_shape s = norm_shape_of(n, a->cols, d, W());
-            rms_norm_kernel<T, W(), ADD><<<norm_blocks(&s), (unsigned)norm_threads(&s), 0, cuda_stream()>>>(o, s);
+            auto kernel = norm_has_rest(&s) ? rms_norm_kernel<T, W(), ADD, true> : rms_norm_kernel<T, W(), ADD, false>;
+            cuda_launch(kernel, norm_blocks(&s), (unsigned)norm_threads(&s), o, s);
         });
     });
 }

@@ -1,13 +1,13 @@
 /* rms_norm.cuh - how the norms cut rows into groups of threads.
  *
  * A slice (a row, or one head's part of it) belongs to a group of threads that keeps it in registers: CACHED vectors of
- * each; what a very wide slice has beyond these is read again (from L2). Narrow slices share a block: a group is then a
- * power of two up to 32 lanes. */
+ * each; what a very wide slice has beyond these (REST) is read again, from L2. Narrow slices share a block: a group is
+ * then a power of two up to 32 lanes. */
 #ifndef CUDA_RMS_NORM_CUH
 #define CUDA_RMS_NORM_CUH
 #include "cuda.cuh"
 
-enum { CACHED = 2, NARROW_THREADS = 256, MOST_LANES = 384 };
+enum { CACHED = 2, NARROW_THREADS = 256, MOST_LANES = 512 };
 
 typedef struct {
     int lanes;         /* threads of a group: a power of two up to 32, or the block */
@@ -29,6 +29,7 @@ static inline norm_shape norm_shape_of(int64_t rows, int64_t cols, int64_t d, in
     }
     return s;
 }
+static inline bool norm_has_rest(const norm_shape *s) { return s->vectors > s->lanes * CACHED; }
 static inline int norm_threads(const norm_shape *s) { return s->lanes > 32 ? s->lanes : NARROW_THREADS; }
 static inline unsigned norm_blocks(const norm_shape *s) {
     return (unsigned)cuda_ceil(s->n_slices, norm_threads(s) / s->lanes);

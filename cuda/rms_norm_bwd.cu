@@ -16,9 +16,10 @@ template <typename T> struct dx_operands {
 
 /* One group: one slice, dy and x kept in registers between the two uses. Grid: all slices. Shared: 32 floats.
  * Reads 2 (with dres 3) and writes 1 element per element; w comes from L2. */
-template <typename T, int W, bool DRES>
+template <typename T, int W, bool DRES, bool REST>
 __global__ void __launch_bounds__(MOST_LANES, 2) dx_kernel(dx_operands<T> o, norm_shape s) {
     __shared__ float shared[32];
+    await_previous();
     norm_place p = norm_place_of(s);
     int64_t row = p.row;
     int lane = p.lane, col = p.head * o.d, vectors = p.slice < s.n_slices ? s.vectors : 0;
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(MOST_LANES, 2) dx_kernel(dx_operands<T> o, nor
 #pragma unroll
     for (int c = 0; c < CACHED; c++)
         if (lane + c * s.lanes < vectors) add_up(dy[c], x[c], (lane + c * s.lanes) * W);
-    for (int v = lane + CACHED * s.lanes; v < vectors; v += s.lanes)
+    for (int v = lane + CACHED * s.lanes; REST && v < vectors; v += s.lanes)
         add_up(load<T, W>(dy_row + v * W), load<T, W>(x_row + v * W), v * W);
     float mean = group_sum(product, s.lanes, shared) * rstd / (float)o.d;
     if (!vectors) return;
@@ -67,16 +68,17 @@ __global__ void __launch_bounds__(MOST_LANES, 2) dx_kernel(dx_operands<T> o, nor
 #pragma unroll
     for (int c = 0; c < CACHED; c++)
         if (lane + c * s.lanes < vectors) write(dy[c], x[c], dres[DRES ? c : 0], (lane + c * s.lanes) * W);
-    for (int v = lane + CACHED * s.lanes; v < vectors; v += s.lanes) {
+    for (int v = lane + CACHED * s.lanes; REST && v < vectors; v += s.lanes) {
         pack<T, W> dy_v = load<T, W>(dy_row + v * W), x_v = load<T, W>(x_row + v * W);
         write(dy_v, x_v, DRES ? load<T, W>(dres_row + v * W) : dy_v, v * W);
     }
 }
 
 template <typename T, int W> void launch_dx(const dx_operands<T> &o, const norm_shape &s) {
-    unsigned blocks = norm_blocks(&s), threads = (unsigned)norm_threads(&s);
-    if (o.dres.data) dx_kernel<T, W, true><<<blocks, threads, 0, cuda_stream()>>>(o, s);
-    else dx_kernel<T, W, false><<<blocks, threads, 0, cuda_stream()>>>(o, s);
+    auto kernel = dx_kernel<T, W, false, false>;
+    if (norm_has_rest(&s)) kernel = o.dres.data ? dx_kernel<T, W, true, true> : dx_kernel<T, W, false, true>;
+    else if (o.dres.data) kernel = dx_kernel<T, W, true, false>;
+    cuda_launch(kernel, norm_blocks(&s), (unsigned)norm_threads(&s), o, s);
 }
 
 enum { PIECES = 128, LANES = 32, ROWS = 8 };

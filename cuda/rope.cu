@@ -14,6 +14,7 @@ enum { WARPS = 4, AHEAD = 4 };
 template <typename T, int W>
 __global__ void __launch_bounds__(32 * WARPS) rope_kernel(span<T> y, span<T> x, const int32_t *pos, const float *freq,
                                                           int half, int heads, int64_t n, float sign) {
+    await_previous();
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= n) return;
     const int lane = threadIdx.x % 32, of_head = half / W, lanes = of_head < 32 ? of_head : 32, at_once = 32 / lanes;
@@ -71,9 +72,9 @@ extern "C" void cuda_rope(const tensor *y, const tensor *x, const int32_t *pos, 
         using T = decltype(zero);
         bool is_wide = cuda_is_wide<T>(x) && cuda_is_wide<T>(y) && half % wide<T>() == 0;
         cuda_with_width<T>(is_wide, [&](auto W) {
-            rope_kernel<T, W()><<<(unsigned)cuda_ceil(n, WARPS), 32 * WARPS, 0, cuda_stream()>>>(
-                span_of<T>(y), span_of<T>(x), pos, (const float *)freq->data, (int)half, (int)(x->cols / 2 / half), n,
-                inverse ? -1.0f : 1.0f);
+            cuda_launch(rope_kernel<T, W()>, (unsigned)cuda_ceil(n, WARPS), 32 * WARPS, span_of<T>(y), span_of<T>(x),
+                        pos, (const float *)freq->data, (int)half, (int)(x->cols / 2 / half), n,
+                        inverse ? -1.0f : 1.0f);
         });
     });
 }
