@@ -25,7 +25,7 @@ struct {
     cudaStream_t stream;
     int card, arch, code, processors;
     char name[256]; /* of the card */
-    size_t held;    /* by the card for us when it was opened: context, work space of products */
+    size_t held;    /* by the card for us when a program is first planned: context, work space of products, NCCL's */
     failure failed; /* the first of the run; kind FAIL_NONE: none */
 } state;
 
@@ -137,6 +137,7 @@ void close_backend(void) {
     if (state.stream) cudaStreamDestroy(state.stream);
     device_stats_close();
     state.stream = NULL;
+    state.held = 0;
     state.failed = {};
 }
 
@@ -150,7 +151,6 @@ bool open_device(failure *f) {
     TRY(cuda_check(cudaStreamCreate(&state.stream), "stream", f));
     bool ok = gemm_open(hub_own_cache(&names), f);
     arena_free(&names);
-    state.held = (size_t)device_stats_held();
     return ok;
 }
 
@@ -190,7 +190,11 @@ size_t memory(void) {
     return free_bytes > LATER ? free_bytes - LATER : 1;
 }
 
-size_t overhead(void) { return state.held + LATER; }
+/* The ranks are connected before anything is planned or allocated. */
+size_t overhead(void) {
+    if (!state.held) state.held = (size_t)device_stats_held();
+    return state.held + LATER;
+}
 
 /* Dense bf16 with float32 sums, TFLOP/s, from the makers' sheets; the first name that the card's contains. */
 double peak_flops(dtype compute) {

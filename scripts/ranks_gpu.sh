@@ -12,8 +12,8 @@ device=${DEVICE:-cuda}
 cards=${CARDS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 common=(--device "$device" --torch_dtype float32 --deterministic true --max_length 128 --adam_epsilon 1 --max_steps 10)
 lora=(--model data/demo-model --dataset "data/demo_train.json#64" --packing false --learning_rate 0.1 --lora_rank 8)
-# Full tuning in small steps: at 0.1 ten of them turn the last bit of a sum into 2e-6 of the largest weight.
-full=(--model data/demo-model --dataset "data/demo_train.json#64" --packing false --learning_rate 0.02 --tuner_type full)
+full=(--model data/demo-model --dataset "data/demo_train.json#64" --packing false --learning_rate 0.1 --tuner_type full
+    --save_steps 5)
 mpi=(mpirun --oversubscribe -n)
 
 # run NAME COMMAND...: a run into $folder/NAME
@@ -25,10 +25,11 @@ run() {
     tail -n 5 "$folder/$name.out" "$folder/$name.err"
 }
 
-# like_weights NAME KIND: the weights of NAME beside those of the one process of that kind.
+# like_weights NAME KIND: the weights of NAME beside those of the one process of that kind. The demo model is in bf16 and saved so:
+# of full tuning the float32 masters, with the moments, are in the last checkpoint.
 like_weights() {
     local name file=adapter_model.safetensors
-    [ "$2" = full ] && file=model.safetensors
+    [ "$2" = full ] && file=checkpoint-10/optimizer.safetensors
     for name in "$1" "one-$2"; do
         mkdir -p "$folder/weights-$name"
         cp "$folder/$name/$file" "$folder/weights-$name/adapter_model.safetensors"
@@ -71,7 +72,7 @@ all_ways() {
     run "$name-base-fold" "$@" "${lora[@]}" "${steps[@]}" --shard_base true --fuse_rules all,fold
     like_whole "$name-base-fold" "$name-fold"
     for stage in 0 1 2 3; do
-        run "$name-full-$stage" "$@" "${full[@]}" "${steps[@]}" --zero_stage $stage --save_steps 5
+        run "$name-full-$stage" "$@" "${full[@]}" "${steps[@]}" --zero_stage $stage
         like_one "$name-full-$stage" full
     done
 }
