@@ -263,6 +263,7 @@ backend make_table() {
     b.broadcast = broadcast;
     b.all_gather = cuda_all_gather;
     b.serves = folded_serves;
+    b.platform = gemm_platform;
     return b;
 }
 const backend cuda_backend = make_table();

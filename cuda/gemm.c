@@ -40,6 +40,7 @@ static struct {
     known_algo *known; /* stb_ds; about a hundred */
     ptrdiff_t last;    /* found last: steps repeat, so the next one is likely the one behind it */
     char *file;        /* NULL: none */
+    char platform[320];
     bool timed;
 } state;
 
@@ -225,18 +226,20 @@ static void read_file(void) {
     free(text);
 }
 
+const char *gemm_platform(void) { return state.platform; }
+
 static void name_file(const char *cache) {
     struct cudaDeviceProp card;
     int device;
     failure ignored = {0};
-    if (!cache || cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&card, device) != cudaSuccess)
-        return;
-    if (!file_make_folders(cache, &ignored)) return;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&card, device) != cudaSuccess) return;
     for (char *c = card.name; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9'))) *c = '-';
+    snprintf(state.platform, sizeof state.platform, "%s-%d-cublaslt-%zu", card.name, card.multiProcessorCount,
+             cublasLtGetVersion());
+    if (!cache || !file_make_folders(cache, &ignored)) return;
     text_buf path = {0};
-    text_printf(&path, "%s/products-1-%s-%d-cublaslt-%zu.txt", cache, card.name, card.multiProcessorCount,
-                cublasLtGetVersion());
+    text_printf(&path, "%s/products-1-%s.txt", cache, state.platform);
     state.file = path.data;
 }
 

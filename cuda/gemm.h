@@ -32,6 +32,8 @@ typedef struct {
 /* cache: folder for the file of timed algorithms, NULL: none is kept. */
 bool gemm_open(const char *cache, failure *f);
 void gemm_close(void);
+/* The card and cuBLASLt's version, fit for a file's name. */
+const char *gemm_platform(void);
 /* false: nothing is timed and nothing of the file counts; cuBLASLt's first proposal is taken, for token rows that are
  * rounded up to one of few shapes. So a product's bits depend on its operands, the card and the library alone. */
 void gemm_set_timed(bool timed);

@@ -6,12 +6,12 @@
  * hidden; rank 0 prints. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "cli/command.h"
 #include "cli/ranks_start.h"
 #include "cli/traffic.h"
 #include "exec/device_stats.h"
 #include "exec/flops.h"
+#include "train/random_batch.h"
 #include "train/ranks.h"
 #include "train/trainer.h"
 
@@ -32,37 +32,6 @@ typedef struct {
     comm_times sums; /* of a step: mean, of rank 0 */
 } bench_result;
 
-/* The next document's length: at most `room`. */
-static int document_length(const config *c, rng *r, int room) {
-    if (c->bench_mean_length <= 0) return room < (int)c->max_length ? room : (int)c->max_length;
-    double sigma = 0.6, mu = log(c->bench_mean_length) - sigma * sigma / 2;
-    double length = exp(mu + sigma * (double)rng_normal(r->key, r->counter++));
-    int n = length < 2 ? 2 : (int)length;
-    int most = room < (int)c->max_length ? room : (int)c->max_length;
-    return n < most ? n : most;
-}
-
-/* Random tokens in documents; every token but a document's first is learnt. */
-static void fill_batch(const config *c, const model_config *m, micro_batch *b, uint64_t key) {
-    rng r = {.key = rng_fold((uint64_t)c->seed, key)};
-    int slots = train_slots(c), rows = 0, docs = 0, labels = 0, longest = 0;
-    while (slots - rows >= 2) {
-        int n = document_length(c, &r, slots - rows);
-        for (int t = 0; t < n; t++) {
-            b->ids[rows + t] = (int32_t)rng_below(&r, (uint64_t)m->vocab);
-            b->pos[rows + t] = t;
-        }
-        for (int t = 0; t + 1 < n; t++) b->target[rows + t] = b->ids[rows + t + 1];
-        b->target[rows + n - 1] = -100;
-        labels += n - 1;
-        b->cu[docs++] = rows;
-        rows += n;
-        if (n > longest) longest = n;
-    }
-    b->cu[docs] = rows;
-    b->info = (batch_info){.rows = rows, .docs = docs, .labels = labels, .longest = longest, .seed = r.key};
-}
-
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -76,7 +45,8 @@ static bool time_steps(session *s, optimizer *o, micro_batch *batches, int n, be
         step_metrics m = {0};
         bool skipped;
         int first = (i * comm_size(s->ranks) + comm_rank(s->ranks)) * n;
-        for (int k = 0; k < n; k++) fill_batch(s->c, &s->model, &batches[k], (uint64_t)(first + k));
+        for (int k = 0; k < n; k++)
+            random_batch_fill(&batches[k], s->c, train_slots(s->c), s->model.vocab, (uint64_t)(first + k));
         ok = train_step(s, o, batches, n, 1e-4, &m, &skipped, f);
         if (ok && skipped)
             ok = fail(f, FAIL_MACHINE,

@@ -3,6 +3,7 @@
 #include "base/array.h"
 #include "cli/command.h"
 #include "cli/traffic.h"
+#include "train/fold_choice.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -22,8 +23,10 @@ static bool count_variant(session *s, const config *c, bool fused, op_traffic ou
 static bool print_graph(session *s, const config *c, failure *f) {
     op_traffic plain[GROUP_COUNT], fused[GROUP_COUNT];
     TRY(session_open_model(s, c, f));
+    TRY(session_open_backend(s, f) && fold_choice_make(s, f));
     TRY(session_build(s, SESSION_TRAIN, train_slots(c), RECOMPUTE_NONE, f));
     graph_print(&s->g, stdout, c->explain);
+    if (s->fold_note) printf("%s\n", s->fold_note);
     for (int i = 0; i < arrlen(s->g.notes); i++) printf("%s\n", s->g.notes[i]);
     TRY(count_variant(s, c, false, plain, f));
     TRY(count_variant(s, c, true, fused, f));

@@ -2,6 +2,7 @@
  * that needs most for each way to spread it, with what the ranks send. Needs config.json only. */
 #include "base/array.h"
 #include "cli/command.h"
+#include "train/fold_choice.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -83,7 +84,7 @@ static bool print_sharding(session *s, const config *c, size_t room, bool first,
 
 static bool print_plan(session *s, const config *c, failure *f) {
     TRY(session_open_model(s, c, f));
-    TRY(session_open_backend(s, f));
+    TRY(session_open_backend(s, f) && fold_choice_make(s, f));
     bool chosen = false;
     s->plan_ranks = c->gpus > 1 ? (int)c->gpus : 0;
     size_t room = s->b->memory() / (s->plan_ranks && s->b->host_memory ? (size_t)s->plan_ranks : 1);
@@ -94,6 +95,7 @@ static bool print_plan(session *s, const config *c, failure *f) {
         s->spread = list[i];
         TRY(print_sharding(s, c, room, i == 0, &chosen, f));
     }
+    if (s->fold_note) printf("\n%s\n", s->fold_note);
     if (room)
         printf("\n%.2f GiB are free%s%s\n", gib((int64_t)room), s->plan_ranks ? " for each rank" : " on this machine",
                chosen ? "" : ": no level fits");

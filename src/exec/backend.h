@@ -58,6 +58,9 @@ typedef struct backend {
     void (*set_deterministic)(bool on);
     /* Device memory of rank `root` to all ranks, behind the work so far; done after finish. */
     bool (*broadcast)(comm *ranks, void *data, size_t bytes, int root, failure *f);
+    /* The card and the library of its products, as a part of a file's name, for what is timed once and kept. NULL:
+     * there is nothing to choose by time. */
+    const char *(*platform)(void);
     /* pass_fuse's question about the ops that pass_fold makes (op_served in pass/pass.h). NULL: all are served. */
     bool (*serves)(const graph *g, const graph_op *op, const char **why);
     /* The pieces of all ranks into `all`, in which `mine` may lie at its place; where params can be in pieces

@@ -1,4 +1,5 @@
-/* fold.c - norms dissolve into their neighbours, run by pass_fuse behind its other rules (the rule "fold").
+/* fold.c - norms dissolve into their neighbours, run by pass_fuse behind its other rules (the rules "fold_qkv" and
+ * "fold_mlp", "fold" for both).
  *
  * With k the rstd of a row of the residual stream x and g the norm's weight, h = k o x diag(g), so that
  *       h W' = k o (x (W diag(g))')
@@ -158,7 +159,12 @@ static void write_notes(const context *c) {
         arrput(g->notes, "fold: nothing to fold: the rules norm_qkv_rope and gate_up_glu found no chain");
 }
 
-void pass_fold(graph *g, op_served serves) {
+/* The kind of fold that an op can be the reader of. */
+static int fold_of(const graph_op *o) {
+    return o->kind == OP_norm_qkv_rope ? FOLD_QKV : o->kind == OP_gate_up_glu ? FOLD_MLP : FOLD_NONE;
+}
+
+void pass_fold(graph *g, int folds, op_served serves) {
     size_t n = (size_t)arrlen(g->values);
     context c = {.g = g,
                  .producer = xcalloc(n, sizeof(int)),
@@ -167,7 +173,7 @@ void pass_fold(graph *g, op_served serves) {
                  .serves = serves};
     index_ops(&c);
     for (int i = 0; i < arrlen(g->ops); i++)
-        if (g->ops[i].kind == OP_norm_qkv_rope || g->ops[i].kind == OP_gate_up_glu) fold(&c, i);
+        if (fold_of(&g->ops[i]) & folds) fold(&c, i);
     int kept = 0;
     for (int i = 0; i < arrlen(g->ops); i++)
         if (g->ops[i].kind != OP_COUNT) g->ops[kept++] = g->ops[i];

@@ -196,36 +196,53 @@ static const struct {
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
 
-/* Sets on[] and *fold from a list of rule names with commas; "all" is every rule but fold. */
-static bool choose_rules(bool on[N_RULES], bool *fold, const char *list, failure *f) {
-    enum { ALL = N_RULES, FOLD, N_NAMES };
-    const char *names[N_NAMES] = {[ALL] = "all", [FOLD] = "fold"};
+/* Sets on[] and *folds from a list of rule names with commas; "all" is every rule, a dash in front takes a name out
+ * again. *folds is FOLD_OPEN where the list says all and nothing of folds. */
+static bool choose_rules(bool on[N_RULES], int *folds, const char *list, failure *f) {
+    enum { ALL = N_RULES, FOLD, N_NAMES = FOLD + FOLD_ALL };
+    const char *names[N_NAMES] = {[ALL] = "all", [FOLD] = "fold", "fold_qkv", "fold_mlp"};
+    static const int meant[] = {FOLD_ALL, FOLD_QKV, FOLD_MLP};
+    bool all = false;
     for (int r = 0; r < N_RULES; r++) names[r] = rules[r].name, on[r] = false;
-    *fold = false;
+    *folds = FOLD_OPEN;
     while (*list) {
         char word[64] = {0};
         size_t n = strcspn(list, ",");
         memcpy(word, list, n < sizeof word ? n : sizeof word - 1);
         list += n + (list[n] == ',');
+        bool add = word[0] != '-';
+        const char *name = word + !add;
         int found = -1;
         for (int r = 0; r < N_NAMES; r++)
-            if (strcmp(word, names[r]) == 0) found = r;
-        const char *near = text_nearest(word, names, N_NAMES);
+            if (strcmp(name, names[r]) == 0) found = r;
+        const char *near = text_nearest(name, names, N_NAMES);
         if (found < 0)
             return fail(f, FAIL_INPUT,
-                        "fuse_rules: \"%s\" is no rule; there are all, linear_lora, norm_qkv_rope, "
-                        "gate_up_glu, add_rms_norm, linear_ce, fold%s%s",
-                        word, near ? "; nearest: " : "", near ? near : "");
-        *fold |= found == FOLD;
+                        "fuse_rules: \"%s\" is no rule; there are all, linear_lora, norm_qkv_rope, gate_up_glu, "
+                        "add_rms_norm, linear_ce, fold, fold_qkv, fold_mlp, and -NAME takes one out%s%s",
+                        name, near ? "; nearest: " : "", near ? near : "");
+        if (found == ALL) all = add;
+        if (found >= FOLD && *folds == FOLD_OPEN) *folds = FOLD_NONE;
+        if (found >= FOLD) *folds = add ? *folds | meant[found - FOLD] : *folds & ~meant[found - FOLD];
         for (int r = 0; r < N_RULES; r++)
-            on[r] |= found == ALL || strcmp(word, names[r]) == 0; /* a name may be twice */
+            if (found == ALL || strcmp(name, names[r]) == 0) on[r] = add; /* a name may be twice */
     }
+    if (!all && *folds == FOLD_OPEN) *folds = FOLD_NONE;
     return true;
 }
 
-bool pass_fuse(graph *g, const char *list, op_served serves, failure *f) {
-    bool on[N_RULES], fold;
-    TRY(choose_rules(on, &fold, list, f));
+bool fuse_leaves_folds_open(const char *list) {
+    bool on[N_RULES];
+    int folds;
+    failure ignored = {0}; /* pass_fuse tells it */
+    return choose_rules(on, &folds, list, &ignored) && folds == FOLD_OPEN;
+}
+
+bool pass_fuse(graph *g, const char *list, int where_open, op_served serves, failure *f) {
+    bool on[N_RULES];
+    int folds;
+    TRY(choose_rules(on, &folds, list, f));
+    if (folds == FOLD_OPEN) folds = where_open;
     size_t n_values = (size_t)arrlen(g->values);
     context c = {g, xcalloc(n_values, sizeof(int)), xcalloc(n_values, sizeof(int))};
     for (int r = 0; r < N_RULES; r++) {
@@ -240,7 +257,7 @@ bool pass_fuse(graph *g, const char *list, op_served serves, failure *f) {
     for (int i = 0; i < arrlen(g->ops); i++)
         if (g->ops[i].kind != OP_COUNT) g->ops[n++] = g->ops[i];
     arrsetlen(g->ops, n);
-    if (fold) pass_fold(g, serves);
+    if (folds) pass_fold(g, folds, serves);
     free(c.producer);
     free(c.uses);
     return true;

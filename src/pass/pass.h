@@ -33,11 +33,17 @@ void pass_full(graph *g);
  * *why says so (a constant text). NULL: for all. */
 typedef bool (*op_served)(const graph *g, const graph_op *op, const char **why);
 
+/* The norms that pass_fold lets dissolve: those before q, k and v, and those before gate and up. FOLD_OPEN: the rules
+ * do not say. */
+enum { FOLD_OPEN = -1, FOLD_NONE, FOLD_QKV, FOLD_MLP, FOLD_ALL };
+
 /* Rewrites chains into fused ops, before pass_backward, so that each brings its own backward rule. `rules` is a comma
- * list of rule names; "all" stands for every rule but fold, which is pass_fold. */
-bool pass_fuse(graph *g, const char *rules, op_served serves, failure *f);
+ * list of rule names ("all": every one), a dash in front takes one out; fold, fold_qkv and fold_mlp are pass_fold.
+ * folds: what dissolves where the rules leave it open. */
+bool pass_fuse(graph *g, const char *rules, int folds, op_served serves, failure *f);
+bool fuse_leaves_folds_open(const char *rules); /* they say all, and nothing of folds */
 /* Lets frozen norms dissolve into the products around them; what stays as it was is said in g->notes. */
-void pass_fold(graph *g, op_served serves);
+void pass_fold(graph *g, int folds, op_served serves);
 
 /* Appends the backward ops of everything between a trainable param and `nll`, whose gradient is the value `seed`. */
 void pass_backward(graph *g, vid nll, vid seed);

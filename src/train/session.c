@@ -138,7 +138,7 @@ bool session_build(session *s, session_kind kind, int n_rows, recompute_level le
     else if (s->lora.rank) TRY(attach_adapter(s, training, f));
     assert(verified(g, "lora"));
     if (!training) freeze(g);
-    if (s->c->use_liger_kernel) TRY(pass_fuse(g, s->c->fuse_rules, s->b->serves, f));
+    if (s->c->use_liger_kernel) TRY(pass_fuse(g, s->c->fuse_rules, s->folds, s->b->serves, f));
     assert(verified(g, "fuse"));
     g->n_forward = (int)arrlen(g->ops);
     if (training) pass_backward(g, s->io.nll, s->io.weight);

@@ -36,6 +36,8 @@ typedef struct {
     chat_format *chat;
     st_set *weights, *adapter; /* adapter: the one named by the config, NULL when none */
     adapter_config lora;       /* of the adapter trained or loaded; rank 0 when there is none */
+    int folds;                 /* where fuse_rules leaves it open: set before session_build (fold_choice.h) */
+    const char *fold_note;     /* ... and why; NULL: there was nothing to choose */
     int n_context;             /* SESSION_GENERATE: longest sequence; set before session_build */
     graph g;
     model_io io;

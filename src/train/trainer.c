@@ -4,9 +4,11 @@
  * 1 / labels, and the loss and the gradients gather over them on the device. */
 #include "train/trainer.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/signals.h"
 #include "exec/flops.h"
 #include "train/fit.h"
+#include "train/fold_choice.h"
 #include "train/optimizer.h"
 #include "train/ranks.h"
 
@@ -105,6 +107,8 @@ static bool build_fitting(session *s, failure *f) {
 }
 
 bool train_build(session *s, failure *f) {
+    TRY(session_open_backend(s, f) && fold_choice_make(s, f));
+    if (s->fold_note && s->b->platform) log_info("%s", s->fold_note);
     bool ok = comm_agree(s->ranks, build_fitting(s, f), f);
     int spread = s->spread.shard_base * ZERO_STAGES + s->spread.zero_stage;
     int mine = spread * RECOMPUTE_COUNT + (int)s->level; /* one for all: the ranks run one program */

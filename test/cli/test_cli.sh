@@ -58,7 +58,7 @@ fi
 models=$(dirname "$0")/../fixtures/models
 expect 0 out! '^fold: norm_qkv_rope of 1 layer left as it is: it reads the embedding' graph --model "$models/llama" --fuse_rules all,fold --device cpu
 expect 0 out! '^fold: norm_qkv_rope of 2 layers left as it is: q and k have norms of their own' graph --model "$models/qwen3" --fuse_rules fold,all --device cpu
-expect 1 err! 'linear_ce, fold; nearest: fold' graph --model "$models/llama" --fuse_rules all,fodl --device cpu
+expect 1 err! 'linear_ce, fold, fold_qkv, fold_mlp, and -NAME takes one out; nearest: fold' graph --model "$models/llama" --fuse_rules all,fodl --device cpu
 if [ -c /dev/full ]; then
     "$LIGER_SFT" --help >/dev/full 2>"$folder/err"
     [ $? -eq 3 ] && grep -q 'standard output' "$folder/err" || { echo "FAILED: a full disk behind standard output"; failed=1; }

@@ -38,7 +38,7 @@ static inline model_io program_build(graph *g, const program_kind *k, int n, fai
     lora_options o = {.rank = k->rank, .alpha = 8, .dropout = k->dropout, .targets = all, .n_targets = 1};
     if (k->full) pass_full(g);
     if (k->rank && !pass_lora(g, &o, f)) return io;
-    if (k->fused && !pass_fuse(g, k->fold ? "all,fold" : "all", NULL, f)) return io;
+    if (k->fused && !pass_fuse(g, k->fold ? "all,fold" : "all", FOLD_NONE, NULL, f)) return io;
     pass_backward(g, io.nll, io.weight);
     pass_recompute(g, k->level);
     return io;

@@ -88,7 +88,7 @@ static void what_a_backend_refuses(void **state) {
     model_config m = program_config(&k);
     graph_init(&g, DTYPE_F32);
     model_build(&g, &m, 8, NULL, NULL);
-    assert_done(pass_fuse(&g, "all,fold", all_but_narrow_inputs, &f), &f);
+    assert_done(pass_fuse(&g, "all,fold", FOLD_NONE, all_but_narrow_inputs, &f), &f);
     assert_true(pass_verify(&g, &f));
     assert_int_equal(count_folded(&g, OP_gate_up_glu, GUG_RSTD), 0);
     assert_int_equal(count_folded(&g, OP_norm_qkv_rope, NQR_RA), 1);

@@ -435,7 +435,7 @@ static void test_many_layers(void **state) {
     graph g;
     build_model(&g, window, LAYERS);
     assert_done(pass_lora(&g, &o, &f), &f);
-    assert_done(pass_fuse(&g, "all", NULL, &f), &f);
+    assert_done(pass_fuse(&g, "all", FOLD_NONE, NULL, &f), &f);
     for (ptrdiff_t i = 0; i < arrlen(g.ops); i++) n += g.ops[i].kind == OP_norm_qkv_rope;
     assert_int_equal(n, LAYERS);
     graph_free(&g);

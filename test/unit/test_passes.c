@@ -148,9 +148,9 @@ static void fuse_rule_names(void **state) {
     model_config m = program_config(&k);
     graph_init(&g, DTYPE_F32);
     model_build(&g, &m, 8, NULL, NULL);
-    assert_false(pass_fuse(&g, "linear_c", NULL, &f));
+    assert_false(pass_fuse(&g, "linear_c", FOLD_NONE, NULL, &f));
     assert_non_null(strstr(f.text, "nearest: linear_ce"));
-    assert_true(pass_fuse(&g, "linear_ce,add_rms_norm", NULL, &f));
+    assert_true(pass_fuse(&g, "linear_ce,add_rms_norm", FOLD_NONE, NULL, &f));
     assert_int_equal(count_ops(&g, OP_linear_ce), 1);
     assert_int_equal(count_ops(&g, OP_gate_up_glu), 0);
     graph_free(&g);

@@ -1,0 +1,270 @@
+/* fold_choice.c - which norms dissolve, by timing whole layers; see fold_choice.h.
+ *
+ * All choices stand beside each other in the device's memory and are visited in rounds, up and down in turn, so that a
+ * card that warms up meanwhile favours none. A card that was idle is fast for a moment, then slow until its power limit
+ * has settled (13.3, then 16 ms for one program on an H200): the last two rounds count, once they agree. */
+#include "train/fold_choice.h"
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/fingerprint.h"
+#include "base/log.h"
+#include "train/excerpt.h"
+#include "train/trainer.h"
+#include "weights/hub_cache.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHOICES = FOLD_ALL + 1, LAYERS = 3, VOCABULARY = 512, ROUNDS = 8, MOST_LINES = 64, MOST_FILE = 1 << 16 };
+static const double VISIT_SECONDS = 0.08, TIE = 1.01, STEADY = 1.02;
+
+static const char *const choice_names[CHOICES] = {[FOLD_NONE] = "none dissolves",
+                                                  [FOLD_QKV] = "those before q, k, v dissolve",
+                                                  [FOLD_MLP] = "those before gate, up dissolve",
+                                                  [FOLD_ALL] = "all dissolve"};
+
+int fold_choose(const fold_times *t) {
+    static const int order[CHOICES] = {FOLD_ALL, FOLD_MLP, FOLD_QKV, FOLD_NONE}; /* least memory first */
+    double best = INFINITY;
+    for (int i = 0; i < CHOICES; i++) best = fmin(best, t->of[i]);
+    for (int i = 0; i < CHOICES; i++)
+        if (t->of[order[i]] <= TIE * best) return order[i];
+    return FOLD_NONE;
+}
+
+/* ---- the file: a line for each shape: key, seconds, and a check of these ---- */
+
+static bool read_line(const char *line, uint64_t *key, fold_times *t) {
+    unsigned long long head, check;
+    int n = 0, end = 0;
+    if (sscanf(line, "%16llx %lf %lf %lf %lf%n %16llx%n", &head, &t->of[0], &t->of[1], &t->of[2], &t->of[3], &n, &check,
+               &end) != 6)
+        return false;
+    *key = head;
+    return line[end] == 0 && fingerprint(0, line, (size_t)n) == check;
+}
+
+/* The lines of a file that hold, each in a text of its own (stb_ds of malloc'ed). */
+static char **read_lines(const char *path) {
+    char **lines = NULL, *text = NULL;
+    size_t n;
+    failure ignored = {0};
+    if (!file_exists(path) || !file_read(&text, &n, MOST_FILE, path, &ignored)) return NULL;
+    for (char *line = text, *next; *line; line = next) {
+        uint64_t key;
+        fold_times t;
+        next = strchr(line, '\n');
+        if (!next) break;
+        *next++ = 0;
+        if (read_line(line, &key, &t)) arrput(lines, xstrdup(line));
+    }
+    free(text);
+    return lines;
+}
+
+static void free_lines(char **lines) {
+    for (int i = 0; i < arrlen(lines); i++) free(lines[i]);
+    arrfree(lines);
+}
+
+bool fold_times_find(const char *path, uint64_t key, fold_times *out) {
+    char **lines = read_lines(path);
+    bool found = false;
+    for (int i = 0; i < arrlen(lines); i++) {
+        uint64_t other;
+        fold_times t;
+        if (!read_line(lines[i], &other, &t) || other != key) continue;
+        *out = t, found = true;
+    }
+    free_lines(lines);
+    return found;
+}
+
+void fold_times_add(const char *path, uint64_t key, const fold_times *t) {
+    char **lines = read_lines(path);
+    text_buf all = {0}, line = {0};
+    failure ignored = {0};
+    arena names = {0};
+    int n = (int)arrlen(lines);
+    for (int i = n < MOST_LINES ? 0 : n - MOST_LINES + 1; i < n; i++) text_printf(&all, "%s\n", lines[i]);
+    text_printf(&line, "%016llx %.6e %.6e %.6e %.6e", (unsigned long long)key, t->of[0], t->of[1], t->of[2], t->of[3]);
+    text_printf(&all, "%s %016llx\n", line.data, (unsigned long long)fingerprint(0, line.data, line.size));
+    if (file_make_folders(path_folder(&names, path), &ignored)) file_write(path, all.data, all.size, &ignored);
+    arena_free(&names);
+    text_free(&line);
+    text_free(&all);
+    free_lines(lines);
+}
+
+/* ---- measuring ---- */
+
+/* The level of the run; of auto, the one that is tried first. */
+static recompute_level level_of(const config *c) {
+    for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++)
+        if (strcmp(c->gradient_checkpointing, recompute_name(level)) == 0) return level;
+    return RECOMPUTE_NONE;
+}
+
+/* The program with a choice of folds, not started yet. */
+static bool build(excerpt *e, const session *s, int folds, failure *f) {
+    config c = *s->c;
+    c.bench_mean_length = 0;
+    return excerpt_build(e, s, &c, folds, LAYERS, VOCABULARY, level_of(s->c), f);
+}
+
+/* Two programs are one when their lists of ops are; rows as long as max_length are part of what is timed. */
+static uint64_t mark(const excerpt *e) {
+    char *text = NULL;
+    size_t n = 0;
+    FILE *memory = open_memstream(&text, &n);
+    if (memory) graph_print(&e->s.g, memory, false);
+    if (memory) fprintf(memory, "rows of %lld\n", (long long)e->c.max_length);
+    if (memory) fclose(memory);
+    uint64_t key = fingerprint(0, text, n);
+    free(text);
+    return key;
+}
+
+/* One choice's program, opened. Choices that make one program share the first of them (twin). */
+typedef struct {
+    excerpt e;
+    uint64_t mark;
+    int twin, runs;       /* runs of a visit */
+    double times[ROUNDS]; /* seconds of a layer, by round */
+} contender;
+
+static bool open_contenders(contender *list, const session *s, failure *f) {
+    for (int i = 0; i < CHOICES; i++) {
+        contender *c = &list[i];
+        TRY(build(&c->e, s, i, f));
+        c->mark = mark(&c->e);
+        while (list[c->twin].mark != c->mark) c->twin++;
+        if (c->twin < i) continue;
+        TRY(excerpt_start(&c->e, true, f));
+        double started = clock_seconds();
+        TRY(excerpt_run(&c->e, f) && excerpt_wait(&c->e, f));
+        c->runs = 1 + (int)(VISIT_SECONDS / (clock_seconds() - started + 1e-9));
+    }
+    return true;
+}
+
+/* Seconds of a layer, back to back for about VISIT_SECONDS. */
+static bool visit(contender *c, double *seconds, failure *f) {
+    double started = clock_seconds();
+    for (int i = 0; i < c->runs; i++) TRY(excerpt_run(&c->e, f));
+    TRY(excerpt_wait(&c->e, f));
+    *seconds = (clock_seconds() - started) / c->runs / c->e.s.model.n_layer;
+    return true;
+}
+
+/* Rounds through all choices, up and down in turn, until two in a row agree. */
+static bool measure(contender *list, const session *s, fold_times *out, failure *f) {
+    double apart = INFINITY;
+    TRY(open_contenders(list, s, f));
+    for (int round = 0; round < ROUNDS && apart > STEADY; round++) {
+        apart = round ? 1 : INFINITY;
+        for (int k = 0; k < CHOICES; k++) {
+            contender *c = &list[round % 2 ? CHOICES - 1 - k : k];
+            if (&list[c->twin] == c) TRY(visit(c, &c->times[round], f));
+        }
+        for (int i = 0; i < CHOICES && round; i++) {
+            const double *pair = &list[list[i].twin].times[round - 1];
+            out->of[i] = (pair[0] + pair[1]) / 2;
+            apart = fmax(apart, fmax(pair[0], pair[1]) / fmin(pair[0], pair[1]));
+        }
+    }
+    if (apart <= STEADY) return true;
+    return fail(f, FAIL_MACHINE, "the times of one program differ by %.1f %%: something else uses the %s",
+                100 * (apart - 1), s->b->name);
+}
+
+bool fold_measure(const session *s, fold_times *out, failure *f) {
+    contender *list = xcalloc(CHOICES, sizeof *list);
+    bool ok = measure(list, s, out, f);
+    for (int i = 0; i < CHOICES; i++) excerpt_close(&list[i].e);
+    free(list);
+    return ok;
+}
+
+/* ---- the choice ---- */
+
+/* Own kernels are part of the program file. */
+static uint64_t program_mark(void) {
+    file_map m;
+    failure ignored = {0};
+    if (!file_map_open(&m, "/proc/self/exe", &ignored)) return 0;
+    uint64_t key = fingerprint(0, m.data, m.size);
+    file_map_close(&m);
+    return key;
+}
+
+static const char *cache_file(session *s) {
+    const char *folder = hub_own_cache(&s->memory);
+    return folder ? arena_printf(&s->memory, "%s/folds-1-%s.txt", folder, s->b->platform()) : NULL;
+}
+
+bool fold_times_key(const session *s, uint64_t *key, bool *differ, failure *f) {
+    uint64_t marks[CHOICES + 1] = {0};
+    bool ok = true;
+    excerpt *e = xcalloc(1, sizeof *e);
+    for (int i = 0; i < CHOICES && ok; i++) {
+        ok = build(e, s, i, f);
+        if (ok) marks[i] = mark(e);
+        excerpt_close(e);
+    }
+    free(e);
+    *differ = marks[FOLD_ALL] != marks[FOLD_NONE];
+    if (*differ) marks[CHOICES] = program_mark();
+    *key = fingerprint(0, marks, sizeof marks);
+    return ok;
+}
+
+static void note_times(session *s, const fold_times *t, const char *from) {
+    s->fold_note =
+        arena_printf(&s->memory,
+                     "fold: of the norms inside layers %s: ms a layer, forward and backward: %.3f with none, "
+                     "%.3f q k v, %.3f gate up, %.3f both (%s; within 1 %% the one with less memory)",
+                     choice_names[s->folds], 1e3 * t->of[FOLD_NONE], 1e3 * t->of[FOLD_QKV], 1e3 * t->of[FOLD_MLP],
+                     1e3 * t->of[FOLD_ALL], from);
+}
+
+/* Rank 0's. */
+static void choose(session *s) {
+    const char *forced = "fuse_rules all,fold does it anyway";
+    failure f = {0};
+    uint64_t key;
+    bool differ;
+    fold_times t;
+    s->folds = FOLD_NONE;
+    if (!s->b->platform)
+        s->fold_note = "fold: no norm dissolves: that is timed on cards only; fuse_rules all,fold does it";
+    else if (s->c->deterministic)
+        s->fold_note =
+            arena_printf(&s->memory, "fold: no norm dissolves: deterministic takes no timed choice; %s", forced);
+    if (s->fold_note) return;
+    bool ok = fold_times_key(s, &key, &differ, &f);
+    if (ok && !differ) { /* the pass says why */
+        s->folds = FOLD_ALL;
+        return;
+    }
+    const char *path = ok ? cache_file(s) : NULL;
+    bool known = path && fold_times_find(path, key, &t);
+    if (ok && !known) ok = fold_measure(s, &t, &f);
+    if (!ok) {
+        s->fold_note =
+            arena_printf(&s->memory, "fold: no norm dissolves: it could not be timed (%s); %s", f.text, forced);
+        return;
+    }
+    s->folds = fold_choose(&t);
+    note_times(s, &t, known ? "timed before" : "timed now");
+    if (path && !known) fold_times_add(path, key, &t);
+}
+
+bool fold_choice_make(session *s, failure *f) {
+    s->folds = FOLD_NONE, s->fold_note = NULL;
+    if (!s->c->use_liger_kernel || !fuse_leaves_folds_open(s->c->fuse_rules)) return true;
+    if (comm_rank(s->ranks) == 0) choose(s);
+    return comm_broadcast(s->ranks, &s->folds, sizeof s->folds, 0, "which norms dissolve", f);
+}
