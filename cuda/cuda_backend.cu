@@ -222,6 +222,18 @@ bool finish(failure *f) {
     return false;
 }
 
+/* What is enqueued goes into a graph that nobody runs; its nodes are launches and clears. */
+bool count_launches(bool begin, int *n, failure *f) {
+    cudaGraph_t graph = NULL;
+    size_t nodes = 0;
+    if (begin) return cuda_check(cudaStreamBeginCapture(state.stream, cudaStreamCaptureModeRelaxed), "capture", f);
+    bool ok = cuda_check(cudaStreamEndCapture(state.stream, &graph), "end of capture", f);
+    ok = ok && cuda_check(cudaGraphGetNodes(graph, NULL, &nodes), "captured launches", f);
+    if (graph) cudaGraphDestroy(graph);
+    *n = (int)nodes;
+    return ok;
+}
+
 /* Over NCCL beside the host, which finish() waits for; else through host memory. */
 bool broadcast(comm *ranks, void *data, size_t bytes, int root, failure *f) {
     if (nccl_is_open()) return nccl_broadcast(data, bytes, root, f);
@@ -264,6 +276,7 @@ backend make_table() {
     b.all_gather = cuda_all_gather;
     b.serves = folded_serves;
     b.platform = gemm_platform;
+    b.count_launches = count_launches;
     return b;
 }
 const backend cuda_backend = make_table();

@@ -6,6 +6,7 @@
  * hidden; rank 0 prints. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "cli/bench_kernels.h"
 #include "cli/command.h"
 #include "cli/ranks_start.h"
 #include "cli/traffic.h"
@@ -220,6 +221,14 @@ bool cmd_bench(const config *given, failure *f) {
     config c = *given;
     comm *ranks;
     TRY(config_need(&c, "model", f) && ranks_open(&ranks, &c, f));
+    if (c.kernels) {
+        bool alone = comm_size(ranks) == 1;
+        if (!alone)
+            fail(f, FAIL_INPUT, "kernels: found %d ranks, expected one: kernels are timed alone", comm_size(ranks));
+        ranks_say(ranks, alone, f);
+        ranks_close(ranks);
+        return alone && bench_kernels(&c, f);
+    }
     if (comm_rank(ranks) > 0 && !freopen("/dev/null", "w", stdout)) log_warning("standard output cannot be closed");
     bool ok = bench(&c, ranks, f);
     ranks_close(ranks);

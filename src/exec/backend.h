@@ -61,6 +61,8 @@ typedef struct backend {
     /* The card and the library of its products, as a part of a file's name, for what is timed once and kept. NULL:
      * there is nothing to choose by time. */
     const char *(*platform)(void);
+    /* Begin: kernels from here to the end are not run; *n then says how many launches they are. NULL: one for an op. */
+    bool (*count_launches)(bool begin, int *n, failure *f);
     /* pass_fuse's question about the ops that pass_fold makes (op_served in pass/pass.h). NULL: all are served. */
     bool (*serves)(const graph *g, const graph_op *op, const char **why);
     /* The pieces of all ranks into `all`, in which `mine` may lie at its place; where params can be in pieces

@@ -1,8 +1,9 @@
 /* fold_choice.c - which norms dissolve, by timing whole layers; see fold_choice.h.
  *
  * All choices stand beside each other in the device's memory and are visited in rounds, up and down in turn, so that a
- * card that warms up meanwhile favours none. A card that was idle is fast for a moment, then slow until its power limit
- * has settled (13.3, then 16 ms for one program on an H200): the last two rounds count, once they agree. */
+ * card that warms up meanwhile favours none. A card that was idle is above its power limit for a moment and pays for it
+ * in the next second (one program took 13.3, then 15.3 to 16.2 ms a layer on an H200, and 13.5 in a long run): it is
+ * kept busy for WARM_SECONDS before anything counts. */
 #include "train/fold_choice.h"
 #include "base/array.h"
 #include "base/clock.h"
@@ -17,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHOICES = FOLD_ALL + 1, LAYERS = 3, VOCABULARY = 512, ROUNDS = 8, MOST_LINES = 64, MOST_FILE = 1 << 16 };
-static const double VISIT_SECONDS = 0.08, TIE = 1.01, STEADY = 1.02;
+enum { CHOICES = FOLD_ALL + 1, LAYERS = 3, VOCABULARY = 512, ROUNDS = 6, MOST_LINES = 64, MOST_FILE = 1 << 16 };
+static const double WARM_SECONDS = 1.5, TIE = 1.01, STEADY = 1.1;
 
 static const char *const choice_names[CHOICES] = {[FOLD_NONE] = "none dissolves",
                                                   [FOLD_QKV] = "those before q, k, v dissolve",
@@ -131,9 +132,21 @@ static uint64_t mark(const excerpt *e) {
 typedef struct {
     excerpt e;
     uint64_t mark;
-    int twin, runs;       /* runs of a visit */
+    int twin;
     double times[ROUNDS]; /* seconds of a layer, by round */
 } contender;
+
+/* Seconds of a layer, over about so many seconds without a gap. */
+static bool run_for(contender *c, double seconds, double *layer, failure *f) {
+    double started = clock_seconds();
+    TRY(excerpt_run(&c->e, f) && excerpt_wait(&c->e, f));
+    int runs = 1 + (int)(seconds / (clock_seconds() - started + 1e-9));
+    started = clock_seconds();
+    for (int i = 0; i < runs; i++) TRY(excerpt_run(&c->e, f));
+    TRY(excerpt_wait(&c->e, f));
+    *layer = (clock_seconds() - started) / runs / c->e.s.model.n_layer;
+    return true;
+}
 
 static bool open_contenders(contender *list, const session *s, failure *f) {
     for (int i = 0; i < CHOICES; i++) {
@@ -141,34 +154,21 @@ static bool open_contenders(contender *list, const session *s, failure *f) {
         TRY(build(&c->e, s, i, f));
         c->mark = mark(&c->e);
         while (list[c->twin].mark != c->mark) c->twin++;
-        if (c->twin < i) continue;
-        TRY(excerpt_start(&c->e, true, f));
-        double started = clock_seconds();
-        TRY(excerpt_run(&c->e, f) && excerpt_wait(&c->e, f));
-        c->runs = 1 + (int)(VISIT_SECONDS / (clock_seconds() - started + 1e-9));
+        if (c->twin == i) TRY(excerpt_start(&c->e, true, f));
     }
     return true;
 }
 
-/* Seconds of a layer, back to back for about VISIT_SECONDS. */
-static bool visit(contender *c, double *seconds, failure *f) {
-    double started = clock_seconds();
-    for (int i = 0; i < c->runs; i++) TRY(excerpt_run(&c->e, f));
-    TRY(excerpt_wait(&c->e, f));
-    *seconds = (clock_seconds() - started) / c->runs / c->e.s.model.n_layer;
-    return true;
-}
-
 /* Rounds through all choices, up and down in turn, until two in a row agree. */
-static bool measure(contender *list, const session *s, fold_times *out, failure *f) {
-    double apart = INFINITY;
-    TRY(open_contenders(list, s, f));
+static bool measure(contender *list, const session *s, double warm, fold_times *out, failure *f) {
+    double apart = INFINITY, ignored;
+    TRY(open_contenders(list, s, f) && run_for(&list[0], warm, &ignored, f));
     for (int round = 0; round < ROUNDS && apart > STEADY; round++) {
-        apart = round ? 1 : INFINITY;
         for (int k = 0; k < CHOICES; k++) {
             contender *c = &list[round % 2 ? CHOICES - 1 - k : k];
-            if (&list[c->twin] == c) TRY(visit(c, &c->times[round], f));
+            if (&list[c->twin] == c) TRY(run_for(c, warm / 6, &c->times[round], f));
         }
+        apart = round ? 1 : INFINITY;
         for (int i = 0; i < CHOICES && round; i++) {
             const double *pair = &list[list[i].twin].times[round - 1];
             out->of[i] = (pair[0] + pair[1]) / 2;
@@ -176,13 +176,13 @@ static bool measure(contender *list, const session *s, fold_times *out, failure 
         }
     }
     if (apart <= STEADY) return true;
-    return fail(f, FAIL_MACHINE, "the times of one program differ by %.1f %%: something else uses the %s",
+    return fail(f, FAIL_MACHINE, "the times of one program differ by %.0f %%: something else uses the %s",
                 100 * (apart - 1), s->b->name);
 }
 
-bool fold_measure(const session *s, fold_times *out, failure *f) {
+bool fold_measure(const session *s, double warm, fold_times *out, failure *f) {
     contender *list = xcalloc(CHOICES, sizeof *list);
-    bool ok = measure(list, s, out, f);
+    bool ok = measure(list, s, warm, out, f);
     for (int i = 0; i < CHOICES; i++) excerpt_close(&list[i].e);
     free(list);
     return ok;
@@ -251,7 +251,7 @@ static void choose(session *s) {
     }
     const char *path = ok ? cache_file(s) : NULL;
     bool known = path && fold_times_find(path, key, &t);
-    if (ok && !known) ok = fold_measure(s, &t, &f);
+    if (ok && !known) ok = fold_measure(s, WARM_SECONDS, &t, &f);
     if (!ok) {
         s->fold_note =
             arena_printf(&s->memory, "fold: no norm dissolves: it could not be timed (%s); %s", f.text, forced);

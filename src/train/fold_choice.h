@@ -1,8 +1,8 @@
 /* fold_choice.h - which norms dissolve into products (pass_fold) where fuse_rules leaves it open: what is fastest on
  * this card at this shape.
  *
- * Three layers of the run's model are timed with each choice, forward and backward, for tens of milliseconds of
- * back-to-back layers: single kernels that take turns share a clock, and mislead where a card is at its power limit.
+ * Three layers of the run's model are timed with each choice, forward and backward, for half a second of back-to-back
+ * layers: single kernels that take turns share a clock, and mislead where a card is at its power limit.
  * The times are kept in a file of the user's cache folder, by card, library, program file and shape.  Backends without
  * a name for that (the CPU) and deterministic runs time nothing and fold nothing. */
 #ifndef TRAIN_FOLD_CHOICE_H
@@ -16,16 +16,16 @@ typedef struct {
 
 /* Sets folds and fold_note of the session, one for all ranks (rank 0 times), for session_build of a training program.
  * With gradient_checkpointing auto, as if all is kept. A measurement that fails is no failure: nothing is folded then.
- * Takes about 3 s of an H200 when a shape is new. All ranks call it. */
+ * Takes about 5 s when a shape is new. All ranks call it. */
 bool fold_choice_make(session *s, failure *f);
 
 /* ---- its parts, for tests ---- */
 
 /* The choice that folds most of those within 1 % of the fastest: folded programs need less memory. */
 int fold_choose(const fold_times *t);
-/* Times every choice; false, with the reason in f, when it cannot be done or the times do not hold still. Choices that
- * make one program are timed once. */
-bool fold_measure(const session *s, fold_times *out, failure *f);
+/* Times every choice, behind `warm` seconds of work, for a sixth of that at least twice; false, with the reason in f,
+ * when it cannot be done or the times do not hold still. Choices that make one program are timed once. */
+bool fold_measure(const session *s, double warm, fold_times *out, failure *f);
 /* What times are kept under: of all programs, and of the program file that runs them. *differ false: no choice changes
  * anything. */
 bool fold_times_key(const session *s, uint64_t *key, bool *differ, failure *f);

@@ -128,7 +128,7 @@ static void whole_layers_are_timed(void **state) {
         fold_times t = {{0}};
         failure why = {0};
         r->c.max_length = 32;
-        if (fold_measure(&r->s, &t, &why)) {
+        if (fold_measure(&r->s, 0.1, &t, &why)) {
             for (int k = 0; k <= FOLD_ALL; k++) assert_true(t.of[k] > 0 && t.of[k] < 10);
             if (i) assert_true(t.of[FOLD_QKV] == t.of[FOLD_NONE] && t.of[FOLD_ALL] == t.of[FOLD_MLP]);
             if (i) assert_true(t.of[FOLD_MLP] != t.of[FOLD_NONE]);
