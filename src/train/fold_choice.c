@@ -1,9 +1,9 @@
 /* fold_choice.c - which norms dissolve, by timing whole layers; see fold_choice.h.
  *
  * All choices stand beside each other in the device's memory and are visited in rounds, up and down in turn, so that a
- * card that warms up meanwhile favours none. A card that was idle is above its power limit for a moment and pays for it
- * in the next second (one program took 13.3, then 15.3 to 16.2 ms a layer on an H200, and 13.5 in a long run): it is
- * kept busy for WARM_SECONDS before anything counts. */
+ * card that warms up meanwhile favours none. A card that was idle does not hold still at first (one program took 13.3,
+ * a second later 15.3 to 16.2 ms a layer on an H200, and about 13.5 in a long run): it is kept busy for WARM_SECONDS
+ * before anything counts. */
 #include "train/fold_choice.h"
 #include "base/array.h"
 #include "base/clock.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHOICES = FOLD_ALL + 1, LAYERS = 3, VOCABULARY = 512, ROUNDS = 6, MOST_LINES = 64, MOST_FILE = 1 << 16 };
+enum { CHOICES = FOLD_ALL + 1, LAYERS = 3, VOCABULARY = 512, ROUNDS = 4, MOST_LINES = 64, MOST_FILE = 1 << 16 };
 static const double WARM_SECONDS = 1.5, TIE = 1.01, STEADY = 1.1;
 
 static const char *const choice_names[CHOICES] = {[FOLD_NONE] = "none dissolves",
