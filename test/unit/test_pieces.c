@@ -1,6 +1,7 @@
 /* test_pieces.c - what ranks keep of weights that pass_layout put into one storage, and what their gathers make of it:
  * the pieces of all ranks behind each other are the storage that a single process has, bit for bit, adapters and gaps
- * included; and in the program every op finds its weights where it does in that of a single process. */
+ * included; and in the program every op finds its weights where it does in that of a single process.  What goes on
+ * beside other work keeps its memory meanwhile. */
 #include "unit.h"
 
 #include "base/array.h"
@@ -57,6 +58,7 @@ static fixture_run *keep(fixture_options how, const shard_options *o) {
     MUST(session_build(&r->s, SESSION_TRAIN, slots, how.recompute, f));
     if (o->ranks) {
         pass_shard_weights(&r->s.g, o);
+        if (o->zero_stage > 1) pass_shard_gradients(&r->s.g, o);
         MUST(pass_verify(&r->s.g, f));
     }
     MUST(session_start(&r->s, true, f));
@@ -87,7 +89,7 @@ static void compare_programs(const graph *whole, const graph *spread) {
     int at = 0;
     for (int i = 0; i < arrlen(spread->ops); i++) {
         const graph_op *o = &spread->ops[i];
-        if (o->kind == OP_all_gather) continue;
+        if (o->kind == OP_all_gather || o->kind == OP_reduce_scatter) continue;
         const graph_op *w = &whole->ops[at++];
         assert_int_equal(o->kind, w->kind);
         for (int k = 0; k < GRAPH_MAX_IN; k++) compare_places(whole, w->in[k], spread, o->in[k]);
@@ -163,7 +165,34 @@ static void trained_weights(void **state) {
                         (shard_options){.ranks = ranks, .zero_stage = 3});
 }
 
+/* No op between the scatter of one gradient and that of the next writes where the first one reads. */
+static void gradients_on_their_way(void **state) {
+    (void)state;
+    fixture_options how = {.model = "llama", .kind = RUN_FULL, .fused = true};
+    for (int stage = 2; stage <= 3; stage++) {
+        fixture_run *r = keep(how, &(shard_options){.ranks = 3, .zero_stage = stage});
+        const graph *g = &r->s.g;
+        int scatters = 0;
+        for (int i = 0; i < arrlen(g->ops); i++) {
+            if (g->ops[i].kind != OP_reduce_scatter) continue;
+            vid x = g->ops[i].in[0];
+            int64_t from = r->s.p.offset[x], to = from + value_storage(g, x);
+            scatters++;
+            for (int j = i + 1; j < arrlen(g->ops) && g->ops[j].kind != OP_reduce_scatter; j++)
+                for (int k = 0; k < GRAPH_MAX_OUT; k++) {
+                    vid y = g->ops[j].out[k];
+                    while (g->values[y].base) y = g->values[y].base;
+                    int64_t at = r->s.p.offset[y];
+                    if (y && at >= 0) assert_true(at >= to || at + value_storage(g, y) <= from);
+                }
+        }
+        assert_true(scatters > 10);
+        fixture_close(r);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_frozen_base), cmocka_unit_test(trained_weights)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_frozen_base), cmocka_unit_test(trained_weights),
+                                       cmocka_unit_test(gradients_on_their_way)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
