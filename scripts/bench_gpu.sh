@@ -23,6 +23,11 @@ theirs() { # TITLE ARGUMENTS...
 nvidia-smi --query-gpu=name,driver_version,power.limit,clocks.max.sm --format=csv,noheader
 theirs "8B, 4 x 2048" --batch 4 --seq 2048
 ours "8B, 4 x 2048, both paths" llama3-8b 2048 4 --gradient_checkpointing none --bench_ops true
+ours "8B, 4 x 2048, norms folded by force" llama3-8b 2048 4 --gradient_checkpointing none --bench_paths fused \
+    --fuse_rules all,fold
+ours "8B, 4 x 2048, no norm folded" llama3-8b 2048 4 --gradient_checkpointing none --bench_paths fused \
+    --fuse_rules all,-fold
+ours "8B, 4 x 2048, each fused op" llama3-8b 2048 4 --kernels
 ours "8B, 4 x 2048, cheap" llama3-8b 2048 4 --gradient_checkpointing cheap --bench_paths fused
 theirs "8B, 4 x 2048 again" --batch 4 --seq 2048
 theirs "8B, 4 x 2048, full recompute" --batch 4 --seq 2048 --ckpt 1
