@@ -3,7 +3,7 @@
  * All choices stand beside each other in the device's memory and are visited in rounds, up and down in turn, so that a
  * card that warms up meanwhile favours none. A card that was idle does not hold still at first (one program took 13.3,
  * a second later 15.3 to 16.2 ms a layer on an H200, and about 13.5 in a long run): it is kept busy for WARM_SECONDS
- * before anything counts. */
+ * before anything counts, and when it drifts all the same, what counts is each choice's share. */
 #include "train/fold_choice.h"
 #include "base/array.h"
 #include "base/clock.h"
@@ -19,7 +19,7 @@
 #include <string.h>
 
 enum { CHOICES = FOLD_ALL + 1, LAYERS = 3, VOCABULARY = 512, ROUNDS = 4, MOST_LINES = 64, MOST_FILE = 1 << 16 };
-static const double WARM_SECONDS = 1.5, TIE = 1.01, STEADY = 1.1;
+static const double WARM_SECONDS = 1.5, TIE = 1.01, STEADY = 1.1, SHARE = 1.02;
 
 static const char *const choice_names[CHOICES] = {[FOLD_NONE] = "none dissolves",
                                                   [FOLD_QKV] = "those before q, k, v dissolve",
@@ -133,7 +133,6 @@ typedef struct {
     excerpt e;
     uint64_t mark;
     int twin;
-    double times[ROUNDS]; /* seconds of a layer, by round */
 } contender;
 
 /* Seconds of a layer, over about so many seconds without a gap. */
@@ -159,25 +158,40 @@ static bool open_contenders(contender *list, const session *s, failure *f) {
     return true;
 }
 
-/* Rounds through all choices, up and down in turn, until two in a row agree. */
-static bool measure(contender *list, const session *s, double warm, fold_times *out, failure *f) {
-    double apart = INFINITY, ignored;
-    TRY(open_contenders(list, s, f) && run_for(&list[0], warm, &ignored, f));
-    for (int round = 0; round < ROUNDS && apart > STEADY; round++) {
-        for (int k = 0; k < CHOICES; k++) {
-            contender *c = &list[round % 2 ? CHOICES - 1 - k : k];
-            if (&list[c->twin] == c) TRY(run_for(c, warm / 6, &c->times[round], f));
-        }
-        apart = round ? 1 : INFINITY;
-        for (int i = 0; i < CHOICES && round; i++) {
-            const double *pair = &list[list[i].twin].times[round - 1];
-            out->of[i] = (pair[0] + pair[1]) / 2;
-            apart = fmax(apart, fmax(pair[0], pair[1]) / fmin(pair[0], pair[1]));
-        }
+bool fold_settle(const fold_times *rounds, int n, fold_times *out) {
+    const fold_times *last = &rounds[n - 2], *before;
+    double apart = 1, shares = 1, sum = 0, sum_before = 0;
+    for (int i = 0; i < CHOICES; i++) {
+        double up = last[0].of[i], down = last[1].of[i];
+        out->of[i] = (up + down) / 2;
+        sum += up + down;
+        apart = fmax(apart, fmax(up, down) / fmin(up, down));
     }
     if (apart <= STEADY) return true;
-    return fail(f, FAIL_MACHINE, "the times of one program differ by %.0f %%: something else uses the %s",
-                100 * (apart - 1), s->b->name);
+    if (n < 4) return false;
+    before = &rounds[n - 4];
+    for (int i = 0; i < CHOICES; i++) sum_before += before[0].of[i] + before[1].of[i];
+    for (int i = 0; i < CHOICES; i++) {
+        double share = 2 * out->of[i] / sum, share_before = (before[0].of[i] + before[1].of[i]) / sum_before;
+        shares = fmax(shares, fmax(share, share_before) / fmin(share, share_before));
+    }
+    return shares <= SHARE;
+}
+
+static bool measure(contender *list, const session *s, double warm, fold_times *out, failure *f) {
+    fold_times rounds[ROUNDS];
+    double ignored;
+    TRY(open_contenders(list, s, f) && run_for(&list[0], warm, &ignored, f));
+    for (int round = 0; round < ROUNDS; round++) {
+        double *times = rounds[round].of;
+        for (int k = 0; k < CHOICES; k++) {
+            int i = round % 2 ? CHOICES - 1 - k : k;
+            if (list[i].twin == i) TRY(run_for(&list[i], warm / 6, &times[i], f));
+        }
+        for (int i = 0; i < CHOICES; i++) times[i] = times[list[i].twin];
+        if (round && fold_settle(rounds, round + 1, out)) return true;
+    }
+    return fail(f, FAIL_MACHINE, "the times of one program do not agree: something else uses the %s", s->b->name);
 }
 
 bool fold_measure(const session *s, double warm, fold_times *out, failure *f) {

@@ -54,6 +54,29 @@ static void choice_between_times(void **state) {
             test_fail("case %zu: %d, not %d", i, fold_choose(&cases[i].t), cases[i].choice);
 }
 
+/* Visit v of round r comes at time 4 r + v, or v from the end of the round on the way down; a layer then takes
+ * `of` times what the card's state makes of it. */
+static fold_times round_at(const double *of, int r, double drift) {
+    fold_times t;
+    for (int i = 0; i < 4; i++) t.of[i] = of[i] * (1 + drift * (4 * r + (r % 2 ? 3 - i : i)));
+    return t;
+}
+
+static void rounds_settle(void **state) {
+    (void)state;
+    static const double of[] = {13.5, 13.4, 13.3, 13.2};
+    fold_times rounds[4], out;
+    for (int r = 0; r < 4; r++) rounds[r] = round_at(of, r, 0.001);
+    assert_true(fold_settle(rounds, 2, &out)); /* steady */
+    assert_int_equal(fold_choose(&out), FOLD_ALL);
+    for (int r = 0; r < 4; r++) rounds[r] = round_at(of, r, 0.03); /* 3 % slower every visit */
+    assert_false(fold_settle(rounds, 2, &out));
+    assert_true(fold_settle(rounds, 4, &out));
+    for (int i = 0; i < 3; i++) assert_true(out.of[i] > out.of[i + 1]); /* in their order all the same */
+    rounds[3].of[2] *= 1.3;                                             /* something else came between */
+    assert_false(fold_settle(rounds, 4, &out));
+}
+
 /* ---- the file ---- */
 
 static fold_times times_of(int i) { return (fold_times){{1e-3 * i, 2e-3 * i, 3e-3 * i, 4e-3 * i}}; }
@@ -189,10 +212,11 @@ static void kept_times_decide(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_rules_say),  cmocka_unit_test(choice_between_times),
-        SCRATCH_TEST(times_are_kept),      SCRATCH_TEST(nowhere_to_write),
-        SCRATCH_TEST(damaged_files),       cmocka_unit_test(whole_layers_are_timed),
-        cmocka_unit_test(nothing_to_time), SCRATCH_TEST(kept_times_decide),
+        cmocka_unit_test(what_rules_say),         cmocka_unit_test(choice_between_times),
+        cmocka_unit_test(rounds_settle),          SCRATCH_TEST(times_are_kept),
+        SCRATCH_TEST(nowhere_to_write),           SCRATCH_TEST(damaged_files),
+        cmocka_unit_test(whole_layers_are_timed), cmocka_unit_test(nothing_to_time),
+        SCRATCH_TEST(kept_times_decide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
