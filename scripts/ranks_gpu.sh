@@ -85,6 +85,10 @@ all_ways mpi-of-two 4 "${mpi[@]}" 2 "$LIGER_SFT" --ddp_backend mpi
 run resumed "$LIGER_SFT" "${full[@]}" --gradient_accumulation_steps 8 \
     --resume_from_checkpoint "$folder/mpi-of-two-full-3/checkpoint-5"
 like_weights resumed full
+# ... and what one process saved, on two ranks
+run resumed-by-two "${mpi[@]}" 2 "$LIGER_SFT" "${full[@]}" --ddp_backend mpi --zero_stage 3 --gradient_accumulation_steps 4 \
+    --resume_from_checkpoint "$folder/one-full/checkpoint-5"
+like_weights resumed-by-two full
 [ "$device" = cuda ] || cards=4
 for ((n = 2; n <= cards && n <= 8; n *= 2)); do
     all_ways "gpus-$n" $((8 / n)) "$LIGER_SFT" --gpus $n

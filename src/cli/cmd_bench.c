@@ -31,6 +31,7 @@ typedef struct {
     double util, device_gib; /* of the device over the timed steps; NAN without one */
     const char *recompute;
     comm_times sums; /* of a step: mean, of rank 0 */
+    bool scatters;   /* sums go each to the rank that keeps it (zero_stage 2 and 3) */
 } bench_result;
 
 static int by_value(const void *a, const void *b) {
@@ -140,6 +141,7 @@ static bool measure(session *s, const config *c, comm *ranks, bench_result *out,
     out->ops = session_ops(s);
     out->planned_gib = (double)plan_peak(&s->p) / 0x1p30;
     out->recompute = recompute_name(s->level);
+    for (int i = 0; i < out->ops; i++) out->scatters |= s->g.ops[i].kind == OP_reduce_scatter;
     out->start_seconds = clock_seconds() - begin;
     bool ok = time_steps(s, o, batches, n, out, f) && (!c->bench_ops || time_ops(s, &batches[0], f));
     for (int i = 0; i < n; i++) micro_batch_free(&batches[i]);
@@ -175,13 +177,22 @@ static void print_row(const char *name, const bench_result *r) {
     fflush(stdout);
 }
 
+/* What the slowest link carries, by the formula of nccl-tests: an all_reduce of so many bytes moves 2 (n - 1) / n of
+ * them over every rank's links, a reduce_scatter to and an all_gather of so many (n - 1) / n. */
+static void print_bus(comm *ranks, double bytes, double seconds, int passes) {
+    double n = comm_size(ranks);
+    if (n > 1 && seconds > 0) printf(", %.2f GB/s on the bus", 1e-9 * bytes * passes * (n - 1) / n / seconds);
+}
+
 static void print_gathers(const char *name, const config *c, comm *ranks, const bench_result *r) {
     double steps = (double)c->bench_steps, busy = r->sums.gathering / steps, waited = r->sums.awaited / steps;
     printf("%-8s %d ranks: %.2f MiB of weights in %d gathers a step, %.2f ms on the way, %.2f ms of them waited for",
            name, comm_size(ranks), (double)r->sums.gathered / steps / 0x1p20, r->sums.gathers / (int)c->bench_steps,
            1e3 * busy, 1e3 * waited);
-    printf(" (%.1f %% hidden; %.2f %% of the step waits)\n", busy > 0 ? 100 * (1 - waited / busy) : 0,
+    printf(" (%.1f %% hidden; %.2f %% of the step waits)", busy > 0 ? 100 * (1 - waited / busy) : 0,
            100 * waited / r->seconds);
+    print_bus(ranks, (double)r->sums.gathered / steps, busy, 1);
+    printf("\n");
 }
 
 /* Rank 0's; the wait for slower ranks counts as time on the carrier. */
@@ -191,8 +202,10 @@ static void print_sums(const char *name, const config *c, comm *ranks, const ben
     printf("%-8s %d ranks: %.2f MiB of gradients in %d sums a step, %.2f ms on the way, %.2f ms of them waited for",
            name, comm_size(ranks), (double)r->sums.bytes / steps / 0x1p20, r->sums.calls / (int)c->bench_steps,
            1e3 * busy, 1e3 * waited);
-    printf(" (%.1f %% hidden; %.2f %% of the step waits)\n", busy > 0 ? 100 * (1 - waited / busy) : 0,
+    printf(" (%.1f %% hidden; %.2f %% of the step waits)", busy > 0 ? 100 * (1 - waited / busy) : 0,
            100 * waited / r->seconds);
+    print_bus(ranks, (double)r->sums.bytes / steps, busy, r->scatters ? 1 : 2);
+    printf("\n");
     if (r->sums.gathers) print_gathers(name, c, ranks, r);
     fflush(stdout);
 }
