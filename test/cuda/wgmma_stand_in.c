@@ -17,6 +17,7 @@ static int attribute(enum cudaDeviceAttr what) {
 int cuda_arch(void) {
     return attribute(cudaDevAttrComputeCapabilityMajor) * 10 + attribute(cudaDevAttrComputeCapabilityMinor);
 }
+int cuda_code(void) { return 90; } /* build_wgmma.sh compiles for nothing else */
 int cuda_processors(void) { return attribute(cudaDevAttrMultiProcessorCount); }
 
 bool cuda_check(cudaError_t status, const char *text, failure *f) {
