@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""curves.py - loss curves of one run in every form: on the GPU fused and unfused, on the CPU, and by transformers + PEFT.
+"""curves.py - loss curves of one run in every form: on the GPU fused, folded and unfused, on the CPU, and by transformers + PEFT.
 
 All start from one seeded adapter and see the same packed rows. Losses are smoothed over 10 steps and compared at every
 step with transformers' (float32).
@@ -19,14 +19,15 @@ import torch
 import hf_train
 
 LR, WARMUP, RANK, ALPHA, WINDOW = 2e-4, 10, 16, 32, 10
-FORMS = {"gpu fused": ("cuda", "true"), "gpu unfused": ("cuda", "false"), "cpu": ("cpu", "true")}
+FORMS = {"gpu fused": ("cuda", "true", "all,-fold"), "gpu folded": ("cuda", "true", "all,fold"),
+         "gpu unfused": ("cuda", "false", "all"), "cpu": ("cpu", "true", "all")}
 
 
-def settings(args, device, fused, output):
+def settings(args, device, fused, rules, output):
     return ["--model", args.model, "--dataset", args.data, "--adapter", args.work / "start", "--output_dir", output,
             "--max_length", 512, "--dataset_shuffle", "false", "--per_device_train_batch_size", 1,
             "--gradient_accumulation_steps", 1, "--max_steps", args.steps, "--learning_rate", LR, "--warmup_steps",
-            WARMUP, "--device", device, "--use_liger_kernel", fused]
+            WARMUP, "--device", device, "--use_liger_kernel", fused, "--fuse_rules", rules]
 
 
 def run(*command):
@@ -55,12 +56,12 @@ def main():
     args.work.mkdir(parents=True)
     hf_train.new_lora(hf_train.load_base(args.model), RANK, ALPHA, 42).save_pretrained(args.work / "start")
     rows_file = args.work / "rows.jsonl"
-    rows_file.write_text(run(args.program, "data", *settings(args, "cpu", "true", args.work / "none"), "--dump", 0))
+    rows_file.write_text(run(args.program, "data", *settings(args, *FORMS["cpu"], args.work / "none"), "--dump", 0))
     rows = hf_train.read_rows(rows_file)
 
     curves = {}
-    for name, (device, fused) in FORMS.items():
-        run(args.program, *settings(args, device, fused, args.work / name))
+    for name, form in FORMS.items():
+        run(args.program, *settings(args, *form, args.work / name))
         curves[name] = smooth(losses_of(args.work / name))
     torch.set_num_threads(8)
     model = hf_train.load_lora(args.model, args.work / "start", trainable=True)
