@@ -7,6 +7,7 @@
 3. PEFT loads the adapter that we saved, and we load the one that PEFT saved.  Compared: all logits of one packed row.
 
 Usage: parity_smollm2.py --model FOLDER --data alpaca.json --work SCRATCH [--build build/release] [--steps 30]
+    [--fuse_rules all,fold]
 Needs `ninja dump_logits` in the build folder.  Prints a table; exit code 1 when a bound is broken.
 """
 import argparse
@@ -39,7 +40,7 @@ def write_config(args, adapter):
               "dataset_shuffle": False, "per_device_train_batch_size": 1,
               "gradient_accumulation_steps": args.accumulation, "max_steps": args.steps, "learning_rate": LR, "warmup_steps": WARMUP, "lr_scheduler_type": "cosine",
               "weight_decay": 0.1, "max_grad_norm": 1.0, "lora_rank": RANK, "lora_alpha": ALPHA, "seed": 42,
-              "device": "cpu", "threads": args.threads}
+              "fuse_rules": args.fuse_rules, "device": "cpu", "threads": args.threads}
     path = args.work / "config.json"
     path.write_text(json.dumps(config, indent=2) + "\n")
     return path
@@ -90,6 +91,7 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--fuse_rules", default="all", help="all,fold: norms dissolve into products")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     shutil.rmtree(args.work, ignore_errors=True)
