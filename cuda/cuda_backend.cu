@@ -98,9 +98,9 @@ size_t scratch(const graph *g, const graph_op *op) {
     case OP_rms_norm_bwd: return cuda_scratch_rms_norm_bwd(g, op);
     case OP_attention: return cuda_scratch_attention(g, op);
     case OP_attention_bwd: return cuda_scratch_attention_bwd(g, op);
-    case OP_linear_lora: return cuda_scratch_linear_lora(g, op);
-    case OP_gate_up_glu: return cuda_scratch_gate_up_glu(g, op);
-    case OP_norm_qkv_rope: return cuda_scratch_norm_qkv_rope(g, op);
+    case OP_linear_lora:
+    case OP_gate_up_glu:
+    case OP_norm_qkv_rope: return folded_scratch_forward(g, op);
     case OP_linear_lora_bwd: return cuda_scratch_linear_lora_bwd(g, op);
     case OP_gate_up_bwd: return cuda_scratch_gate_up_bwd(g, op);
     case OP_qkv_bwd: return cuda_scratch_qkv_bwd(g, op);

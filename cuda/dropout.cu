@@ -3,7 +3,7 @@
  * The mask is base/rng.h's function of (micro-batch seed, salt, row * cols + col), stated again for the device, so that
  * it equals the CPU's whatever the strides.  rng_uniform(key, i) >= rate is asked in integers: the uniform number has
  * 24 bits, so it is at least the rate where these bits are at least ceil(rate * 2^24).
- * Reads 1 and writes 1 element per element of y; about 20 integer instructions each, so bf16 is not quite
+ * Reads 1 and writes 1 element per element of y; about 25 integer instructions each, so bf16 is not quite
  * bound by memory. */
 #include "cuda.cuh"
 

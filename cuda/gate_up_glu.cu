@@ -4,8 +4,6 @@
 #include "folded.h"
 #include "product.h"
 
-size_t cuda_scratch_gate_up_glu(const graph *g, const graph_op *op) { return folded_scratch_forward(g, op); }
-
 void cuda_op_gate_up_glu(const kernel_call *call) {
     if (call->in[GUG_RSTD].data) {
         folded_gate_up_glu(call);

@@ -3,8 +3,6 @@
 #include "folded.h"
 #include "product.h"
 
-size_t cuda_scratch_linear_lora(const graph *g, const graph_op *op) { return folded_scratch_forward(g, op); }
-
 void cuda_op_linear_lora(const kernel_call *call) {
     if (call->in[LORA_RES].data) {
         folded_linear_lora(call);

@@ -19,8 +19,6 @@ static void rope_in_place(const tensor *in, const tensor *q, const tensor *k, in
     cuda_rope(k, k, pos, &in[NQR_FREQ], n, false);
 }
 
-size_t cuda_scratch_norm_qkv_rope(const graph *g, const graph_op *op) { return folded_scratch_forward(g, op); }
-
 void cuda_op_norm_qkv_rope(const kernel_call *call) {
     if (call->in[NQR_RA].data) {
         folded_norm_qkv_rope(call);

@@ -7,7 +7,6 @@ namespace {
 using namespace wgmma;
 
 enum {
-    LONG_SUM = 6144,    /* of choose_tile */
     ROWS_TOGETHER = 16, /* tile rows walked together: their part of a stays in L2 while b streams by */
 };
 
@@ -139,18 +138,12 @@ bool launch(const wgmma_call *g, cudaStream_t stream, failure *f) {
     return cuda_check(cudaLaunchKernelEx(&config, kernel, args, extra_of(g), maps), "launch of a product", f);
 }
 
-/* Time of the card's busiest multiprocessor, in columns of tiles. */
-int64_t cost(const wgmma_call *g, int tile) {
-    int64_t clusters = cuda_processors() / 2, tiles = blocks_of(g->rows, 2 * BM) * blocks_of(g->cols, tile);
-    return blocks_of(tiles, clusters) * tile;
-}
-
-/* Columns of a tile. Measured on an H200 (docs/kernels/wgmma.md): over long sums, where the epilogue weighs little, the
- * widest tile wins, since it moves least from L2; over shorter ones tiles in turns do, the wider where the two keep the
- * card equally busy. */
+/* Columns of a tile: the widest that leaves at most one in 32 of its columns unused. A wide tile moves least through
+ * L2, which counts where the card is at its power limit (docs/kernels/wgmma.md). */
 int choose_tile(const wgmma_call *g) {
-    if (g->depth + g->rank >= LONG_SUM) return 256;
-    return cost(g, 192) * 100 <= cost(g, 128) * 101 ? 192 : 128;
+    for (int tile : {256, 192})
+        if (blocks_of(g->cols, tile) * tile * 31 <= g->cols * 32) return tile;
+    return 128;
 }
 
 template <int B_MN> bool launch_plain(const wgmma_call *g, cudaStream_t stream, failure *f) {
