@@ -97,10 +97,7 @@ for ((n = 2; n <= cards && n <= 8; n *= 2)); do
     "$LIGER_SFT" "${lora[@]}" --device "$device" --max_length 128 --max_steps 1000000 --gpus $n --output_dir "$folder/killed" \
         --overwrite_output_dir >"$folder/killed.out.$n" 2>&1 </dev/null &
     parent=$!
-    for ((i = 0; i < 600; i++)); do
-        grep -qs '^step=' "$folder/killed.out.$n" && break
-        sleep 0.1
-    done
+    await_step "$folder/killed.out.$n"
     mapfile -t ranks < <(pgrep -P $parent)
     SECONDS=0
     kill -9 "${ranks[1]}"

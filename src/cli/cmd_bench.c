@@ -177,37 +177,34 @@ static void print_row(const char *name, const bench_result *r) {
     fflush(stdout);
 }
 
-/* What the slowest link carries, by the formula of nccl-tests: an all_reduce of so many bytes moves 2 (n - 1) / n of
- * them over every rank's links, a reduce_scatter to and an all_gather of so many (n - 1) / n. */
-static void print_bus(comm *ranks, double bytes, double seconds, int passes) {
-    double n = comm_size(ranks);
-    if (n > 1 && seconds > 0) printf(", %.2f GB/s on the bus", 1e-9 * bytes * passes * (n - 1) / n / seconds);
-}
+/* What ranks said to each other in the timed steps; rank 0's: the wait for slower ranks counts as time on the carrier.
+ * passes: an all_reduce of so many bytes moves 2 (n - 1) / n of them over every rank's links, a reduce_scatter or an
+ * all_gather (n - 1) / n (nccl-tests' bus bandwidth). */
+typedef struct {
+    const char *what, *calls_are;
+    double bytes, busy, waited;
+    int calls, passes;
+} carried;
 
-static void print_gathers(const char *name, const config *c, comm *ranks, const bench_result *r) {
-    double steps = (double)c->bench_steps, busy = r->sums.gathering / steps, waited = r->sums.awaited / steps;
-    printf("%-8s %d ranks: %.2f MiB of weights in %d gathers a step, %.2f ms on the way, %.2f ms of them waited for",
-           name, comm_size(ranks), (double)r->sums.gathered / steps / 0x1p20, r->sums.gathers / (int)c->bench_steps,
-           1e3 * busy, 1e3 * waited);
+static void print_carried(const char *name, int steps, int ranks, double step_seconds, const carried *all) {
+    double busy = all->busy / steps, waited = all->waited / steps, bytes = all->bytes / steps;
+    printf("%-8s %d ranks: %.2f MiB of %s in %d %s a step, %.2f ms on the way, %.2f ms of them waited for", name, ranks,
+           bytes / 0x1p20, all->what, all->calls / steps, all->calls_are, 1e3 * busy, 1e3 * waited);
     printf(" (%.1f %% hidden; %.2f %% of the step waits)", busy > 0 ? 100 * (1 - waited / busy) : 0,
-           100 * waited / r->seconds);
-    print_bus(ranks, (double)r->sums.gathered / steps, busy, 1);
+           100 * waited / step_seconds);
+    if (ranks > 1 && busy > 0)
+        printf(", %.2f GB/s on the bus", 1e-9 * bytes * all->passes * (ranks - 1) / ranks / busy);
     printf("\n");
-}
-
-/* Rank 0's; the wait for slower ranks counts as time on the carrier. */
-static void print_sums(const char *name, const config *c, comm *ranks, const bench_result *r) {
-    double steps = (double)c->bench_steps, busy = r->sums.busy / steps, waited = r->sums.waited / steps;
-    if (!ranks) return;
-    printf("%-8s %d ranks: %.2f MiB of gradients in %d sums a step, %.2f ms on the way, %.2f ms of them waited for",
-           name, comm_size(ranks), (double)r->sums.bytes / steps / 0x1p20, r->sums.calls / (int)c->bench_steps,
-           1e3 * busy, 1e3 * waited);
-    printf(" (%.1f %% hidden; %.2f %% of the step waits)", busy > 0 ? 100 * (1 - waited / busy) : 0,
-           100 * waited / r->seconds);
-    print_bus(ranks, (double)r->sums.bytes / steps, busy, r->scatters ? 1 : 2);
-    printf("\n");
-    if (r->sums.gathers) print_gathers(name, c, ranks, r);
     fflush(stdout);
+}
+
+static void print_ranks(const char *name, const config *c, comm *ranks, const bench_result *r) {
+    const comm_times *t = &r->sums;
+    carried sums = {"gradients", "sums", (double)t->bytes, t->busy, t->waited, t->calls, r->scatters ? 1 : 2};
+    carried gathers = {"weights", "gathers", (double)t->gathered, t->gathering, t->awaited, t->gathers, 1};
+    if (!ranks) return;
+    print_carried(name, (int)c->bench_steps, comm_size(ranks), r->seconds, &sums);
+    if (t->gathers) print_carried(name, (int)c->bench_steps, comm_size(ranks), r->seconds, &gathers);
 }
 
 static bool bench(const config *c, comm *ranks, failure *f) {
@@ -221,7 +218,7 @@ static bool bench(const config *c, comm *ranks, failure *f) {
         if (!both && strcmp(c->bench_paths, names[fused]) != 0) continue;
         TRY(measure_path(c, ranks, fused, &result[fused], f));
         print_row(names[fused], &result[fused]);
-        print_sums(names[fused], c, ranks, &result[fused]);
+        print_ranks(names[fused], c, ranks, &result[fused]);
     }
     if (!both) return true;
     traffic_print(result[0].traffic, result[1].traffic);

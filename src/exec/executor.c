@@ -144,11 +144,10 @@ static const void *converted(dtype to, const void *from, dtype type, size_t n, v
 /* The run of a param's elements that this rank keeps; nothing but it is read. */
 static bool bind_part(executor *x, vid v, const void *from, dtype type, failure *f) {
     const graph_value *value = &x->g->values[v];
-    int64_t room = value_part(value), first = value->part * room, n = value_count(value) - first;
-    if (n > room) n = room;
-    if (n < 0) first = n = 0;
+    int64_t n, first = value_piece(value, &n);
     const char *piece = (const char *)from + (size_t)first * dtype_size(type);
-    bool in_place = x->b->host_memory && !value->trainable && type == value->type && !x->data[v] && n == room;
+    bool in_place =
+        x->b->host_memory && !value->trainable && type == value->type && !x->data[v] && n == value_part(value);
     if (in_place && (uintptr_t)piece % dtype_size(type) == 0) {
         x->data[v] = (void *)(uintptr_t)piece; /* frozen: never written */
         return true;

@@ -42,6 +42,12 @@ int64_t value_part(const graph_value *v) {
     return v->parts ? ceil_div(ceil_div(n, v->parts), align) * align : n;
 }
 
+int64_t value_piece(const graph_value *v, int64_t *n) {
+    int64_t room = value_part(v), first = v->part * room, rest = value_count(v) - first;
+    *n = rest < 0 ? 0 : rest < room ? rest : room;
+    return *n ? first : 0;
+}
+
 kept_rows value_kept(const graph *g, vid v) {
     const graph_value *value = &g->values[v], *in = &g->values[value->base ? value->base : v];
     kept_rows k = {0, value->rows, value->at};

@@ -95,6 +95,9 @@ int64_t value_bytes(const graph_value *v); /* of the elements, packed densely */
 /* Elements of what a rank keeps: all, or one piece, the last of which may end behind the value's end. A piece is a run
  * of elements, or, where pass_layout says how the storage lies (ld, storage_rows), some of its rows with their gaps. */
 int64_t value_part(const graph_value *v);
+/* Of a value in pieces: the element where this rank's begins, and how many of the value are in it: none, from 0 on,
+ * where the value ends before. */
+int64_t value_piece(const graph_value *v, int64_t *n);
 typedef struct {
     int64_t first, n; /* rows [first, first + n) of the value */
     int64_t at;       /* element of what is kept of the storage it lies in, where row `first` begins */

@@ -1,5 +1,5 @@
-/* shard_gradients.c - gradients in pieces (ZeRO stage 2): every rank keeps the sum of one piece of each; run instead of
- * pass_shard.
+/* shard_gradients.c - gradients in pieces (ZeRO stages 2 and 3): every rank keeps the sum of one piece of each; run
+ * instead of pass_shard.
  *
  * What an op adds to a gradient becomes a temporary, and a reduce_scatter right behind the op adds this rank's piece of
  * its sum over the ranks to the gradient: in every micro-batch, because nobody keeps the rest.  The optimizer updates

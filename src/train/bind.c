@@ -100,11 +100,8 @@ static bool bind_random(session *s, failure *f) {
 
 optim_group bind_group(const session *s, vid v) {
     const graph_value *value = &s->g.values[v];
-    int64_t n = value_count(value), room = value_part(value);
-    if (value->parts) { /* this rank's run of elements, which may end behind the value's end */
-        n -= value->part * room;
-        n = n < 0 ? 0 : n < room ? n : room;
-    }
+    int64_t n = value_count(value);
+    if (value->parts) value_piece(value, &n);
     return (optim_group){.weight = executor_data(s->x, v),
                          .n = n,
                          .working = executor_tensor(s->x, value->working),

@@ -22,13 +22,6 @@ bool optimizer_decays(const char *name) {
     return !bias && !strstr(name, "norm.weight");
 }
 
-/* Where this rank's piece begins, and how many elements are in it: none where the value ends before. */
-static int64_t piece_at(const graph_value *v, int64_t *n) {
-    int64_t room = value_part(v), first = v->part * room, rest = value_count(v) - first;
-    *n = rest < 0 ? 0 : rest < room ? rest : room;
-    return first;
-}
-
 static bool add_group(optimizer *o, vid v, failure *f) {
     session *s = o->s;
     const graph_value *value = &s->g.values[v];
@@ -38,7 +31,7 @@ static bool add_group(optimizer *o, vid v, failure *f) {
     size_t bytes = (size_t)g.n * sizeof(float);
     const graph_value *gradient = &s->g.values[value->grad];
     if (gradient->parts) {
-        int64_t first = piece_at(gradient, &g.n);
+        int64_t first = value_piece(gradient, &g.n);
         if (!value->parts) g.weight += first, g.working.data = NULL; /* published when the pieces are together */
         bytes = (size_t)value_part(gradient) * sizeof(float);
         o->pieces = o->shared = true;
@@ -152,7 +145,7 @@ bool optimizer_read(const optimizer *o, int i, optimizer_part part, float *to, f
 
 bool optimizer_write(optimizer *o, int i, optimizer_part part, const float *from, failure *f) {
     if (in_pieces(o, i, part)) {
-        int64_t n, first = piece_at(&o->s->g.values[value_at(o, i)->grad], &n);
+        int64_t n, first = value_piece(&o->s->g.values[value_at(o, i)->grad], &n);
         return !n || o->s->b->upload(part_of(o, i, part), from + first, (size_t)n * sizeof *from, f);
     }
     if (part == OPTIMIZER_WEIGHT) return o->s->b->upload(executor_data(o->s->x, o->params[i]), from, bytes_at(o, i), f);

@@ -82,9 +82,7 @@ train whole "${run[@]}" --gradient_accumulation_steps 6 --gpus 1
 train saved "${run[@]}" --gradient_accumulation_steps 2 --gpus 3
 close_weights 1e-6 saved whole
 for ranks in 1 2; do
-    mkdir "$folder/on-$ranks"
-    cp -r "$folder/saved/checkpoint-1" "$folder/saved/checkpoint-2" "$folder/on-$ranks"
-    sed '/^{"step": 3,/,$d' "$folder/saved/metrics.jsonl" >"$folder/on-$ranks/metrics.jsonl"
+    cut_back saved "on-$ranks" 2
     train "on-$ranks" "${run[@]}" --gradient_accumulation_steps $((6 / ranks)) --gpus $ranks --resume_from_checkpoint auto
     count=$((count + 2))
     grep -q 'steps of 6 rows were dealt as 1 x 6, now as 1 x 6' "$folder/on-$ranks.err" ||
@@ -125,9 +123,7 @@ for how in 1:0:1 2:1:2 6:1:3 2:2:1 6:2:3 3:3:1 6:3:2; do # ranks, stage, the sta
     ranks=${how%%:*}
     rest=${how#*:}
     stage=${rest%:*} from=moments-3-${how##*:} name=moments-on-${how//:/-}
-    mkdir "$folder/$name"
-    cp -r "$folder/$from/checkpoint-1" "$folder/$from/checkpoint-2" "$folder/$name"
-    sed '/^{"step": 3,/,$d' "$folder/$from/metrics.jsonl" >"$folder/$name/metrics.jsonl"
+    cut_back "$from" "$name" 2
     train "$name" "${run[@]}" --gradient_accumulation_steps $((6 / ranks)) --gpus "$ranks" --zero_stage "$stage" \
         --resume_from_checkpoint auto
     count=$((count + 1))
@@ -156,9 +152,7 @@ same_bytes pieces/adapter_model.safetensors saved/adapter_model.safetensors
 for how in 1:false 2:true 6:true 3:auto; do
     ranks=${how%:*}
     name=pieces-on-$ranks
-    mkdir "$folder/$name"
-    cp -r "$folder/pieces/checkpoint-1" "$folder/pieces/checkpoint-2" "$folder/$name"
-    sed '/^{"step": 3,/,$d' "$folder/pieces/metrics.jsonl" >"$folder/$name/metrics.jsonl"
+    cut_back pieces "$name" 2
     train "$name" "${run[@]}" --gradient_accumulation_steps $((6 / ranks)) --gpus "$ranks" --shard_base "${how#*:}" \
         --resume_from_checkpoint auto
     count=$((count + 1))
@@ -268,10 +262,7 @@ endless() {
     "$LIGER_SFT" "${base[@]}" --dataset "$model/chat.json" --max_steps 1000000 --gpus 3 --threads 1 \
         --output_dir "$folder/$name" "$@" >"$folder/$name.out" 2>&1 </dev/null &
     run=$!
-    for ((i = 0; i < 600; i++)); do
-        grep -qs '^step=' "$folder/$name.out" && break
-        sleep 0.1
-    done
+    await_step "$folder/$name.out"
     mapfile -t ranks < <(pgrep -P $run)
     [ ${#ranks[@]} = 3 ] || wrong "$name: ${#ranks[@]} ranks: $(cat "$folder/$name.out")"
 }

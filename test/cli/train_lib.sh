@@ -22,6 +22,23 @@ train() {
     cat "$folder/$name.out" "$folder/$name.err"
 }
 
+# cut_back FROM NAME STEP: into $folder/NAME what the run in $folder/FROM had left behind when it ended after STEP.
+cut_back() {
+    local step
+    mkdir "$folder/$2"
+    for ((step = 1; step <= $3; step++)); do cp -r "$folder/$1/checkpoint-$step" "$folder/$2"; done
+    sed "/^{\"step\": $(($3 + 1)),/,\$d" "$folder/$1/metrics.jsonl" >"$folder/$2/metrics.jsonl"
+}
+
+# await_step FILE: until a run that prints into FILE has made its first step, a minute at most.
+await_step() {
+    local i
+    for ((i = 0; i < 600; i++)); do
+        grep -qs '^step=' "$1" && return
+        sleep 0.1
+    done
+}
+
 # column NAME KEY: that key of every step of a run, one per line.
 column() { sed -n "s/^{\"step\".*\"$2\": \([^,}]*\)[,}].*/\1/p" "$folder/$1/metrics.jsonl"; }
 
