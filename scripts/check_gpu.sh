@@ -1,23 +1,33 @@
 #!/usr/bin/env bash
-# check_gpu.sh - everything that only a machine with a card can check, in about three minutes; the tests of `make test`
-# that need one say "skip" elsewhere.
+# check_gpu.sh - everything that only a machine with a card can check; the tests of `make test` that need one say "skip"
+# elsewhere.
 #   check_gpu.sh BUILD [DATA]
 # BUILD: a build folder with the test programs. DATA: an Alpaca-style file for a killed and resumed run.
-# With SANITIZER=1 also compute-sanitizer's memcheck and racecheck (minutes more). Exit code 1 when anything failed.
+# With SANITIZER=1 also compute-sanitizer's memcheck and racecheck. No check runs longer than LIMIT seconds (500). Exit
+# code 1 when anything failed.
 set -u
 cd "$(dirname "$0")/.."
-build=$1 data=${2:-} failed=0
-check() { # TITLE COMMAND...
-    local log
-    log=$(mktemp)
-    if timeout 300 "${@:2}" >"$log" 2>&1; then
-        printf 'ok      %-44s %s\n' "$1" "$(grep -aE 'passed|PASSED|SUMMARY|equal|same' "$log" | tail -1)"
+build=$1 data=${2:-} logs=$(mktemp -d) titles=()
+trap 'rm -rf "$logs"' EXIT
+# check TITLE COMMAND... All run beside each other: the card has room for all of them.
+check() {
+    local log=$logs/${#titles[@]}
+    titles+=("$1")
+    (
+        timeout "${LIMIT:-500}" "${@:2}" >"$log" 2>&1
+        echo $? >"$log.code"
+    ) &
+}
+report() { # NUMBER
+    local log=$logs/$1 code
+    code=$(cat "$logs/$1.code")
+    if [ "$code" = 0 ]; then
+        printf 'ok      %-44s %s\n' "${titles[$1]}" "$(grep -aE 'passed|PASSED|SUMMARY|equal|same' "$log" | tail -1)"
     else
-        printf 'FAILED  %-44s exit code %d\n' "$1" $?
+        printf 'FAILED  %-44s exit code %d\n' "${titles[$1]}" "$code"
         grep -avE '^ok|\[ +(RUN|OK) +\]' "$log" | tail -15
         failed=1
     fi
-    rm -f "$log"
 }
 
 check "ops against the CPU" "$build/test_cuda_ops"
@@ -37,4 +47,7 @@ if [ -n "${SANITIZER:-}" ]; then
         check "racecheck: $op" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_cuda_ops" "$op"
     done
 fi
+wait
+failed=0
+for i in "${!titles[@]}"; do report "$i"; done
 exit $failed
