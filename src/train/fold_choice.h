@@ -21,11 +21,13 @@ bool fold_choice_make(session *s, failure *f);
 
 /* ---- its parts, for tests ---- */
 
-/* The choice that folds most of those within 1 % of the fastest: folded programs need less memory. */
+/* Each kind of norm dissolves unless that costs more than 1 % of a layer's time, since folded programs need less
+ * memory. What it costs is the mean of two differences, with and without the other kind: single times of a card at its
+ * power limit scatter by about 1 %. */
 int fold_choose(const fold_times *t);
-/* Whether n >= 2 rounds of times, up and down through the choices in turn, agree; then *out has the times. They do when
- * the last two are within 10 % of each other for every choice; or, of four, when every choice has the same share,
- * within 2 %, of the first two as of the last two: a card that slows down steadily changes all of a pair alike. */
+/* Whether n >= 2 rounds of times, up and down through the choices in turn, agree; *out gets the times. They do when the
+ * last two are within 10 % of each other for every choice; or, of four, when every choice has the same share, within
+ * 2 %, of the first two as of the last two: a card that slows down steadily changes all of a pair alike. */
 bool fold_settle(const fold_times *rounds, int n, fold_times *out);
 /* Times every choice, behind `warm` seconds of work, for a sixth of that at least twice; false, with the reason in f,
  * when it cannot be done or the times do not settle. Choices that make one program are timed once. */
