@@ -2,13 +2,15 @@
 # bench_cards.sh - what several cards of one machine give, for docs/bench/h200xN.md: data parallel and spread training beside
 # one card in the same lease, the same losses, what the links carry; last, ranks_gpu.sh.
 #   bench_cards.sh BUILD/liger-sft | tee FILE
-# CARDS: how many (all that nvidia-smi lists). DEVICE=cpu: as many MPI ranks, on small shapes, to try the script.
+# CARDS: how many (all that nvidia-smi lists). One, a world of one over NCCL, tries the script; so does DEVICE=cpu, as many MPI
+# ranks on small shapes.
 set -u
 program=$(realpath "$1")
 cd "$(dirname "$0")/.."
 device=${DEVICE:-cuda}
 cards=${CARDS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 export NCCL_NVLS_ENABLE=0 # no NVLink multicast
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # its own mpirun as root, as in a container
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 if [ "$device" = cpu ]; then
@@ -57,30 +59,32 @@ lora=(--lora_rank $rank --lora_alpha $((2 * rank)) --max_length $length --per_de
     --gradient_checkpointing none)
 
 [ "$device" = cpu ] || nvidia-smi --query-gpu=name,driver_version,power.limit --format=csv,noheader
-[ "$cards" -ge 2 ] || { echo "bench_cards.sh: $cards cards, needs 2 (CARDS=2 DEVICE=cpu tries it)"; exit 1; }
+[ "$cards" -ge 1 ] || { echo "bench_cards.sh: there is no card (CARDS=2 DEVICE=cpu tries it)"; exit 1; }
+world=(--gpus "$cards")
+[ "$device$cards" = cuda1 ] && world=(--gpus 1 --ddp_backend nccl)
 
 bench one "$large" "${lora[@]}"
-bench data-parallel "$large" "${lora[@]}" --gpus "$cards"
+bench data-parallel "$large" "${lora[@]}" "${world[@]}"
 per_rank data-parallel one "$cards" 0.97
-bench spread-base "$large" "${lora[@]}" --gpus "$cards" --shard_base true
+bench spread-base "$large" "${lora[@]}" "${world[@]}" --shard_base true
 per_rank spread-base data-parallel 1 0.90
 as_planned data-parallel
 as_planned spread-base
 
 bench huge "$huge" --lora_rank $rank --max_length 512 --per_device_train_batch_size 1 --gradient_checkpointing full \
-    --gpus "$cards" --shard_base true
+    "${world[@]}" --shard_base true
 as_planned huge
 
 for stage in 0 1 2 3; do
-    bench full-$stage "$small" --tuner_type full --max_length $length --per_device_train_batch_size 2 --gpus "$cards" \
-        --zero_stage $stage
+    bench full-$stage "$small" --tuner_type full --max_length $length --per_device_train_batch_size 2 \
+        "${world[@]}" --zero_stage $stage
     as_planned full-$stage
     [ "$(figure full-$stage 14)" = "$(figure full-0 14)" ] || wrong "the last loss of stage $stage is not that of stage 0"
 done
 
 printf '\n# the same 8 rows a step on one card and on %d\n' "$cards"
 losses alone --gradient_accumulation_steps 8
-losses together --gradient_accumulation_steps $((8 / cards)) --gpus "$cards"
+losses together --gradient_accumulation_steps $((8 / cards)) "${world[@]}"
 paste "$folder/alone" "$folder/together" | awk '
     { d = $1 > $2 ? $1 - $2 : $2 - $1; if (d / $1 > worst) worst = d / $1 }
     END { printf "losses of %d steps: at most %.2e apart\n", NR, worst; exit !(NR == 20 && worst < 0.01) }' ||

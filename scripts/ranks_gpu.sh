@@ -5,6 +5,8 @@
 #   ranks_gpu.sh BUILD/liger-sft
 # CARDS says how many cards to use (2 ranks at least share one otherwise). DEVICE=cpu does without cards what can be done.
 set -u
+# the scripts' own mpirun as root, as in a container
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export LIGER_SFT=$(realpath "$1") TEST_DIR=$(realpath "$(dirname "$0")/../test")
 cd "$(dirname "$0")/.."
 . test/cli/train_lib.sh
