@@ -4,6 +4,7 @@
  *   forward   strip = scale (x A'); s = k o (x A'); then one product z = k o [x | strip] [W' | B]'
  *   backward  ds = scale dz B; then one product dx = k o ([dz | ds] [W'; A']) + dres - (k^2 / D) dot x
  *             dA = ((k o ds)' x) diag(g), in float32 through the scratch; dB = scale dz' s
+ * linear_lora_bwd goes on through the activation, and makes its x again in the same product, for dA.
  * dot comes with the op's operands; linear_lora_bwd sums it up in the epilogue of its product. */
 #include "cuda.cuh"
 #include "folded.h"
@@ -227,6 +228,9 @@ void folded_linear_lora_bwd(const kernel_call *call) {
     g.glu = call->op->attr.glu;
     g.in = gate->data, g.in_up = up->data, g.ld_in = gate->ld;
     g.c = dgate->data, g.c_up = dup->data, g.ldc = dgate->ld;
+    tensor x = *gate; /* y of the activation, for dA */
+    x.data = v.R ? cuda_take(&scratch, (size_t)(n * v.K) * sizeof(bf16)) : NULL, x.ld = v.K;
+    g.y = x.data, g.ldy = x.ld;
     int parts = (int)wgmma_parts(WGMMA_GLU_BWD, v.K);
     if (dot) g.row_sums = (float *)cuda_take(&scratch, (size_t)(n * parts) * sizeof(float));
     if (!run(g)) return;
@@ -235,15 +239,16 @@ void folded_linear_lora_bwd(const kernel_call *call) {
                                                                                               parts);
     if (!v.R) return;
     matrix adapters = {(char *)ds, v.S, DTYPE_BF16};
-    product_grad_A(&p, &out[LORA_BWD_DA], adapters, &in[LORA_BWD_X], n);
+    product_grad_A(&p, &out[LORA_BWD_DA], adapters, &x, n);
     product_grad_B(&p, &out[LORA_BWD_DA], dy, &in[LORA_BWD_S], n);
 }
 
 size_t folded_scratch_linear_lora_bwd(const graph *g, const graph_op *op) {
     if (!op->in[LORA_BWD_GATE]) return 0;
     int64_t N = g->values[op->in[LORA_BWD_DY]].rows, R, S = strip_of(g, &op->in[LORA_BWD_A], 1, &R);
-    size_t parts = (size_t)(N * wgmma_parts(WGMMA_GLU_BWD, g->values[op->in[LORA_BWD_GATE]].cols)) * sizeof(float);
-    return cuda_round((size_t)(N * S) * sizeof(bf16)) + parts;
+    int64_t K = g->values[op->in[LORA_BWD_GATE]].cols;
+    size_t x = R ? cuda_round((size_t)(N * K) * sizeof(bf16)) : 0;
+    return cuda_round((size_t)(N * S) * sizeof(bf16)) + x + (size_t)(N * wgmma_parts(WGMMA_GLU_BWD, K)) * sizeof(float);
 }
 
 /* dA of each adapter: all in one product, then each into its own. */

@@ -6,8 +6,6 @@
 #include "cuda.cuh"
 
 namespace {
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-
 /* 2u of activation.cuh */
 __device__ __forceinline__ float gelu_twice_u(float g) { return 1.5957691216057308f * (g + 0.044715f * g * g * g); }
 
@@ -15,7 +13,7 @@ struct glu {
     activation act;
     template <int W> __device__ void operator()(float (&y)[1][W], const float (&x)[2][W], uint32_t) const {
 #pragma unroll
-        for (int i = 0; i < W; i++) y[0][i] = activated(x[0][i], x[1][i], act.one, act.three);
+        for (int i = 0; i < W; i++) y[0][i] = activated(x[0][i], x[1][i], sigmoid_of(x[0][i], act.one, act.three));
     }
 };
 
@@ -26,8 +24,8 @@ template <bool GELU> struct glu_bwd {
         for (int i = 0; i < W; i++) {
             float dy = x[0][i], g = x[1][i], up = x[2][i], s = sigmoid(GELU ? gelu_twice_u(g) : g);
             float slope = GELU ? 1.5957691216057308f * (1.0f + 3.0f * 0.044715f * g * g) : 1.0f;
-            y[0][i] = dy * up * s * (1.0f + g * (1.0f - s) * slope);
-            y[1][i] = dy * g * s;
+            y[0][i] = dgate_of(dy, g, up, s, slope);
+            y[1][i] = dup_of(dy, g, s);
         }
     }
 };

@@ -13,7 +13,7 @@ namespace wgmma {
 enum { PIECE_ROWS = 64, PIECE_BYTES = PIECE_ROWS * 128 };
 
 struct tile_maps {
-    CUtensorMap a, a2, b[2], b2[2], c[2], y, in[2];
+    CUtensorMap a, a2, b[2], b2[2], c[3], in[2]; /* c: of what is stored, c, c_up, y */
 };
 
 /* What epilogues need beside the sums and the maps. */
@@ -27,6 +27,7 @@ struct epilogue_args {
     activation act;
     float *row_sums; /* [rows, parts]; NULL: not wanted */
     int parts;
+    int stored; /* of tile_maps.c: how many are wanted */
 };
 
 WGMMA_INLINE uint32_t two(float a, float b) {
@@ -42,22 +43,24 @@ WGMMA_INLINE uint32_t piece_address(uint32_t piece, int g) {
     return piece + row * 128 + (((g + lane / 16) ^ (row % 8)) << 4);
 }
 
-/* Pieces on their way through SLOTS places of shared memory that belong to this warpgroup. */
+/* Pieces on their way through SLOTS slots of shared memory. These belong to the warpgroup; where warpgroups take tiles
+ * in turns and read pieces, to the one whose epilogue it is. */
 template <int SLOTS> struct pieces {
-    uint32_t slots, loaded; /* `loaded`: a barrier for each place of fetch() */
+    uint32_t slots, loaded; /* `loaded`: the warpgroup's own barriers, one for each place of fetch() */
     int group, at;          /* the warpgroup's own named barrier; the slot of the next piece of put() */
     uint32_t phases;        /* of `loaded`, a bit for each */
     bool first;             /* the thread that talks to TMA */
 
     WGMMA_INLINE uint32_t slot(int i) const { return slots + i * PIECE_BYTES; }
-    /* What the warpgroup has written into a slot goes to `map`. */
-    WGMMA_INLINE void send(uint32_t from, const CUtensorMap *map, int col, int row) {
+    /* What the warpgroup has written into `n` slots, N at most, goes to as many maps. */
+    template <int N> WGMMA_INLINE void send(uint32_t from, const CUtensorMap *maps, int n, int col, int row) {
         fence_async_proxy();
         named_sync(group, 128);
-        if (first) {
-            tma_store(map, from, col, row);
-            tma_store_commit();
-        }
+        if (!first) return;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (i < n) tma_store(&maps[i], from + i * PIECE_BYTES, col, row);
+        tma_store_commit();
     }
     /* Columns 64 piece .. 64 piece + 63 of sums. */
     template <int N>
@@ -69,17 +72,17 @@ template <int SLOTS> struct pieces {
             const float *s = &sums[(piece * 8 + g) * 4];
             stmatrix_x4(piece_address(slot(at), g), two(s[0], s[1]), two(s[2], s[3]), two(s[4], s[5]), two(s[6], s[7]));
         }
-        send(slot(at), map, col, row);
+        send<1>(slot(at), map, 1, col, row);
         at = at + 1 == SLOTS ? 0 : at + 1;
     }
-    /* One piece of each of the first N maps, on its way into slots N place .. N place + N - 1, once all that was sent
-     * has left. Every thread is past reading these slots: it has been in send() since. */
-    template <int N> WGMMA_INLINE void fetch(int place, const CUtensorMap *maps, int col, int row) {
+    /* One piece of each of N maps, on its way into slots from `from` on, told by barrier `place`, once all that was
+     * sent has left. Every thread is past reading these slots: it has been in send() since. */
+    template <int N> WGMMA_INLINE void fetch(uint32_t from, int place, const CUtensorMap *maps, int col, int row) {
         if (!first) return;
         tma_store_wait_read<0>();
         barrier_expect(loaded + 8 * place, N * PIECE_BYTES);
 #pragma unroll
-        for (int i = 0; i < N; i++) tma_load(slot(N * place + i), &maps[i], loaded + 8 * place, col, row);
+        for (int i = 0; i < N; i++) tma_load(from + i * PIECE_BYTES, &maps[i], loaded + 8 * place, col, row);
     }
     WGMMA_INLINE void wait_for(int place) {
         barrier_wait(loaded + 8 * place, phases >> place & 1);
@@ -112,11 +115,12 @@ struct thread_rows {
 
 /* An epilogue has
  *   store()  from sums of 64 rows from `row` on, in each of PARTS, and of columns from `col` on, to global memory;
- *   fetch()  runs during the multiplication: loads what store() reads first.
- * SOURCES: matrices that b's columns come from, half a tile from each. */
+ *   fetch()  runs before: loads what store() reads first.
+ * SOURCES: matrices that b's columns come from, half a tile from each. READS: whether there is anything to fetch. */
 
 /* Of epilogues that read nothing by TMA. */
 struct reads_nothing {
+    enum { READS = 0 };
     template <int PARTS, int N, int SLOTS>
     static WGMMA_INLINE void fetch(const tile_maps &, pieces<SLOTS> &, int, int) {}
 };
@@ -188,26 +192,28 @@ struct glu_epilogue : reads_nothing {
 #pragma unroll
             for (int i = piece * 32; i < piece * 32 + 32; i++) {
                 uint32_t stored = two(sums[i], sums[i + N / 2]);
-                sums[i] = activated(low_of(stored), high_of(stored), args.act.one, args.act.three);
+                float gate = low_of(stored);
+                sums[i] = activated(gate, high_of(stored), sigmoid_of(gate, args.act.one, args.act.three));
             }
-            out.put(sums, piece, &maps.y, col + piece * 64, row);
+            out.put(sums, piece, &maps.c[2], col + piece * 64, row);
         }
     }
 };
 
-/* Of epilogues that read pieces of E::READ matrices, change them in place, and store the first E::STORED of them. An E
- * is made for 64 rows, and once per piece gets its 32 sums and the address of the first slot (the next is PIECE_BYTES
- * further): change(). end() is for what it has summed up by row. */
+/* Of epilogues that read pieces of E::READ matrices and store pieces of E::STORED, through the same slots, which are a
+ * place. An E is made for 64 rows, and once per piece gets its 32 sums and the address of the place's first slot (the
+ * next is PIECE_BYTES further): change(). end() is for what it has summed up by row. */
 template <typename E> struct reads_pieces {
-    enum { SOURCES = 1 };
+    enum { SOURCES = 1, READS = 1, READ = E::READ, STORED = E::STORED, PLACE = READ > STORED ? READ : STORED };
     template <int N, int SLOTS> struct steps {
-        enum { OF_PART = N / 32, AHEAD = SLOTS / E::READ }; /* pieces of a part; places of fetch() */
+        enum { OF_PART = N / 32, AHEAD = SLOTS / PLACE }; /* pieces of a part; places */
     };
     template <int N, int SLOTS>
     static WGMMA_INLINE void fetch_one(int step, const tile_maps &maps, pieces<SLOTS> &out, int row, int col) {
         typedef steps<N, SLOTS> at;
-        out.template fetch<E::READ>(step % at::AHEAD, maps.in, col + step % at::OF_PART * 64,
-                                    row + step / at::OF_PART * PIECE_ROWS);
+        int place = step % at::AHEAD;
+        out.template fetch<READ>(out.slot(PLACE * place), place, maps.in, col + step % at::OF_PART * 64,
+                                 row + step / at::OF_PART * PIECE_ROWS);
     }
     template <int PARTS, int N, int SLOTS>
     static WGMMA_INLINE void fetch(const tile_maps &maps, pieces<SLOTS> &out, int row, int col) {
@@ -227,12 +233,10 @@ template <typename E> struct reads_pieces {
 #pragma unroll
             for (int piece = 0; piece < at::OF_PART; piece++) {
                 int step = part * at::OF_PART + piece, place = step % at::AHEAD;
-                uint32_t slot = out.slot(E::READ * place);
+                uint32_t slot = out.slot(PLACE * place);
                 out.wait_for(place);
                 rows.change(args, &sums[part][piece * 32], slot);
-#pragma unroll
-                for (int i = 0; i < E::STORED; i++)
-                    out.send(slot + i * PIECE_BYTES, &maps.c[i], col + piece * 64, from);
+                out.template send<STORED>(slot, maps.c, args.stored, col + piece * 64, from);
                 if (step + at::AHEAD < PARTS * at::OF_PART) fetch_one<N>(step + at::AHEAD, maps, out, row, col);
             }
             rows.end(args, from, col / (N * 2));
@@ -265,39 +269,43 @@ struct add_rows {
 };
 typedef reads_pieces<add_rows> add_epilogue;
 
-/* The sums are dy of y = act(gate) up. */
+/* The sums are dy of y = act(gate) up: dgate, dup, and y once more, with the bits that the forward half gave it. Short:
+ * the kernel's code is 107 KB, and with 157 KB it took three times as long (docs/kernels/wgmma.md). */
 struct glu_bwd_rows {
-    enum { READ = 2, STORED = 2 };
+    enum { READ = 2, STORED = 3 };
     float dots[2] = {0, 0};
     WGMMA_INLINE glu_bwd_rows(const epilogue_args &, int) {}
     WGMMA_INLINE void change(const epilogue_args &args, const float *sums, uint32_t slot) {
 #pragma unroll
         for (int g = 0; g < 8; g += 2) {
-            const float *dy = &sums[g * 4];
-            uint32_t at0 = piece_address(slot, g), at1 = piece_address(slot + PIECE_BYTES, g), gate[4], up[4];
-            ldmatrix_x4(gate, at0);
-            ldmatrix_x4(up, at1);
+            uint32_t at[3], gate[4], up[4], y[4];
+#pragma unroll
+            for (int i = 0; i < 3; i++) at[i] = piece_address(slot + i * PIECE_BYTES, g);
+            ldmatrix_x4(gate, at[0]);
+            ldmatrix_x4(up, at[1]);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float g0 = low_of(gate[i]), g1 = high_of(gate[i]), u0 = low_of(up[i]), u1 = high_of(up[i]);
-                float du0, du1, dg0 = dgate(args, dy[2 * i], g0, u0, &du0);
-                float dg1 = dgate(args, dy[2 * i + 1], g1, u1, &du1);
-                gate[i] = two(dg0, dg1), up[i] = two(du0, du1);
+                backward x(args.act, sums[g * 4 + i * 2], g0, u0), next(args.act, sums[g * 4 + i * 2 + 1], g1, u1);
+                gate[i] = two(x.dgate, next.dgate), up[i] = two(x.dup, next.dup), y[i] = two(x.y, next.y);
                 dots[i % 2] += low_of(gate[i]) * g0 + high_of(gate[i]) * g1 + low_of(up[i]) * u0 + high_of(up[i]) * u1;
             }
-            stmatrix_x4(at0, gate[0], gate[1], gate[2], gate[3]);
-            stmatrix_x4(at1, up[0], up[1], up[2], up[3]);
+            stmatrix_x4(at[0], gate[0], gate[1], gate[2], gate[3]);
+            stmatrix_x4(at[1], up[0], up[1], up[2], up[3]);
+            stmatrix_x4(at[2], y[0], y[1], y[2], y[3]);
         }
     }
     WGMMA_INLINE void end(const epilogue_args &args, int row, int part) {
         thread_rows::write_sums(args, dots, row, part);
     }
-    /* x = g (one + three g g), s = sigmoid(x): act' = s (1 + g (1 - s) x') */
-    static WGMMA_INLINE float dgate(const epilogue_args &args, float dy, float g, float u, float *du) {
-        float s = __fdividef(1, 1 + __expf(-g * (args.act.one + args.act.three * g * g)));
-        *du = dy * g * s;
-        return dy * u * s * (1 + g * (1 - s) * (args.act.one + 3 * args.act.three * g * g));
-    }
+    struct backward {
+        float dgate, dup, y;
+        WGMMA_INLINE backward(const activation &act, float dy, float gate, float up) {
+            float s = sigmoid_of(gate, act.one, act.three);
+            dgate = dgate_of(dy, gate, up, s, act.one + 3 * act.three * gate * gate);
+            dup = dup_of(dy, gate, s), y = activated(gate, up, s);
+        }
+    };
 };
 typedef reads_pieces<glu_bwd_rows> glu_bwd_epilogue;
 

@@ -28,19 +28,19 @@ __global__ void rstd_kernel(float *rstd, const float *row_sums, int64_t rows, in
     if (threadIdx.x % 32 == 0) rstd[row] = 1.0f / sqrtf(sum / width + eps);
 }
 
-/* Which matrices a kind has beside a, b and c. */
+/* Which matrices a call has beside a, b and c. */
 struct wants {
     gemm_form form;
     bool any_form, b_up, c_up, y, in, in_up;
 };
 
-wants wants_of(wgmma_kind kind) {
-    switch (kind) {
+wants wants_of(const wgmma_call *g) {
+    switch (g->kind) {
     case WGMMA_PLAIN: return {GEMM_NT, true, false, false, false, false, false};
     case WGMMA_ROPE: return {GEMM_NT, false, false, false, false, false, false};
     case WGMMA_GLU: return {GEMM_NT, false, true, true, true, false, false};
     case WGMMA_ADD: return {GEMM_NT, false, false, false, false, true, false};
-    case WGMMA_GLU_BWD: return {GEMM_NN, false, false, true, false, true, true};
+    case WGMMA_GLU_BWD: return {GEMM_NN, false, false, true, g->y != NULL, true, true};
     case WGMMA_NORM_BWD: return {GEMM_NN, false, false, false, false, true, true};
     }
     return {};
@@ -91,27 +91,29 @@ bool map_operands(tile_maps *maps, const wgmma_call *g, failure *f) {
         TRY(map_matrix(&maps->a2, g->a2, g->rows, g->rank, g->lda2, BM, f));
         TRY(map_b(&maps->b2[0], g, g->b2, g->rank, g->ldb2, f));
     }
-    wants w = wants_of(g->kind);
+    wants w = wants_of(g);
     if (w.b_up) TRY(map_b(&maps->b[1], g, g->b_up, g->depth, g->ldb, f));
     if (w.b_up && g->rank) TRY(map_b(&maps->b2[1], g, g->b2_up, g->rank, g->ldb2, f));
     if (w.c_up) TRY(map_matrix(&maps->c[1], g->c_up, g->rows, g->cols, g->ldc, GROUP_ROWS, f));
-    if (w.y) TRY(map_matrix(&maps->y, g->y, g->rows, g->cols, g->ldy, GROUP_ROWS, f));
+    if (w.y) TRY(map_matrix(&maps->c[2], g->y, g->rows, g->cols, g->ldy, GROUP_ROWS, f));
     if (w.in) TRY(map_matrix(&maps->in[0], g->in, g->rows, g->cols, g->ld_in, GROUP_ROWS, f));
     if (w.in_up) TRY(map_matrix(&maps->in[1], g->in_up, g->rows, g->cols, ld_in_up(g), GROUP_ROWS, f));
     return true;
 }
 
 epilogue_args extra_of(const wgmma_call *g) {
+    wants w = wants_of(g);
     return {(int)g->rows,          g->row_scale,  g->sum_scale,
             g->rope.pos,           g->rope.table, (int)g->rope.cols,
-            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->kind, g->cols)};
+            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->kind, g->cols),
+            1 + w.c_up + w.y};
 }
 
 int64_t blocks_of(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 template <int BN, int B_MN, int STAGES, int SLOTS, bool TURNS, typename EPILOGUE>
 bool launch(const wgmma_call *g, cudaStream_t stream, failure *f) {
-    typedef layout<BN, STAGES, SLOTS> at;
+    typedef layout<BN, STAGES, SLOTS, TURNS && EPILOGUE::READS ? 1 : CONSUMERS> at;
     static const auto kernel = wgmma_kernel<BN, B_MN, STAGES, SLOTS, TURNS, EPILOGUE>;
     tile_maps maps;
     TRY(map_operands(&maps, g, f));
@@ -166,7 +168,7 @@ bool has_code() {
 const char *why_not(const wgmma_call *g) {
     const char *why;
     if (!wgmma_here(&why)) return why;
-    wants w = wants_of(g->kind);
+    wants w = wants_of(g);
     if (g->form != w.form && (!w.any_form || g->form != GEMM_NN)) return "this form is not served";
     if (g->depth < 8) return "nothing to sum over";
     if (g->tile && (g->kind != WGMMA_PLAIN || (g->tile != 128 && g->tile != 192 && g->tile != 256)))
@@ -212,7 +214,7 @@ bool wgmma_run(const wgmma_call *g, cudaStream_t stream, failure *f) {
         return launch<256, 0, 4, 2, false, rope_epilogue<128>>(g, stream, f);
     case WGMMA_GLU: return launch<256, 0, 4, 2, false, glu_epilogue>(g, stream, f);
     case WGMMA_ADD: return launch<WGMMA_ADD_TILE, 0, 3, 4, false, add_epilogue>(g, stream, f);
-    case WGMMA_GLU_BWD: return launch<WGMMA_GLU_BWD_TILE, 1, 4, 4, true, glu_bwd_epilogue>(g, stream, f);
+    case WGMMA_GLU_BWD: return launch<WGMMA_GLU_BWD_TILE, 1, 4, 6, true, glu_bwd_epilogue>(g, stream, f);
     case WGMMA_NORM_BWD: return launch<256, 1, 3, 4, false, norm_bwd_epilogue>(g, stream, f);
     case WGMMA_PLAIN: break;
     }

@@ -31,7 +31,7 @@ typedef enum {
     WGMMA_GLU,
     /* NT: c = a b' + in; row_sums: of c^2 */
     WGMMA_ADD,
-    /* NN: with dy = a b, in = gate and in_up = up: c = dgate, c_up = dup; row_sums: of dgate gate + dup up */
+    /* NN: with dy = a b, in = gate and in_up = up: c = dgate, c_up = dup; row_sums: of dgate gate + dup up; y again */
     WGMMA_GLU_BWD,
     /* NN: c = sum_scale a b + in + row_scale in_up */
     WGMMA_NORM_BWD,
@@ -59,7 +59,7 @@ typedef struct {
     glu_kind glu;
     const void *b_up, *b2_up; /* WGMMA_GLU: as b and b2, with their strides */
     void *c_up;               /* as c, with its stride */
-    void *y;                  /* [rows,cols], WGMMA_GLU */
+    void *y;                  /* [rows,cols], WGMMA_GLU; WGMMA_GLU_BWD too, where it is not NULL */
     int64_t ldy;
     const void *in, *in_up;  /* [rows,cols], of the kinds that name them; may be c and c_up */
     int64_t ld_in, ld_in_up; /* ld_in_up 0: ld_in */

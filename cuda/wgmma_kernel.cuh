@@ -41,13 +41,13 @@ struct tile_args {
     }
 };
 
-/* Where things lie in shared memory. SLOTS: pieces of c per warpgroup on their way out. */
-template <int BN, int STAGES, int SLOTS> struct layout {
+/* Where things lie in shared memory. SLOTS: pieces of c on their way out, in each of SETS. */
+template <int BN, int STAGES, int SLOTS, int SETS> struct layout {
     enum {
         B_BYTES = BN * BK * 2,
         B_AT = STAGES * A_BYTES,
         C_AT = B_AT + STAGES * B_BYTES,
-        BARRIERS_AT = C_AT + CONSUMERS * SLOTS * PIECE_BYTES,
+        BARRIERS_AT = C_AT + SETS * SLOTS * PIECE_BYTES,
         LOADED_AT = BARRIERS_AT + STAGES * 16, /* barriers of the pieces that an epilogue reads */
         TOTAL = LOADED_AT + CONSUMERS * SLOTS * 8,
     };
@@ -131,13 +131,14 @@ WGMMA_INLINE void multiply_tile(float (&sums)[PARTS][BN / 2], int blocks, ring *
     for (int part = 0; part < PARTS; part++) settle(sums[part]);
 }
 
-/* TURNS: the warpgroups take tiles in turns. */
+/* TURNS: the warpgroups take tiles in turns. Then they share the slots of an epilogue that reads: whoever has finished
+ * with them fetches the first pieces of the other's tile. */
 template <int BN, int B_MN, int STAGES, int SLOTS, bool TURNS, typename EPILOGUE>
 __global__ void __launch_bounds__(THREADS, 1)
     wgmma_kernel(const tile_args args, const epilogue_args extra, const __grid_constant__ tile_maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typedef layout<BN, STAGES, SLOTS> at;
-    enum { PARTS = TURNS ? 2 : 1, READERS = TURNS ? 1 : 2 };
+    enum { PARTS = TURNS ? 2 : 1, READERS = TURNS ? 1 : 2, SETS = TURNS && EPILOGUE::READS ? 1 : CONSUMERS };
+    typedef layout<BN, STAGES, SLOTS, SETS> at;
     extern __shared__ __align__(1024) char shared[];
     uint32_t base = shared_address(shared), full = base + at::BARRIERS_AT, empty = full + STAGES * 8;
     int size = (int)cluster_size();
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         float sums[PARTS][BN / 2];
         uint64_t a_rows = operand(base + (TURNS ? 0 : (group - 1) * GROUP_ROWS * BK * 2), 0);
         uint64_t b_rows = operand(base + at::B_AT, B_MN ? BOX : 0);
-        pieces<SLOTS> out = {base + at::C_AT + (group - 1) * SLOTS * PIECE_BYTES,
+        pieces<SLOTS> out = {base + at::C_AT + (group - 1) % SETS * SLOTS * PIECE_BYTES,
                              base + at::LOADED_AT + (group - 1) * SLOTS * 8,
                              group,
                              0,
@@ -174,21 +175,35 @@ __global__ void __launch_bounds__(THREADS, 1)
                              threadIdx.x % 128 == 0};
         int tiles = args.tile_rows * args.tile_cols, rank = (int)cluster_rank();
         int blocks = args.blocks + args.tail_blocks, clusters = gridDim.x / size, first = blockIdx.x / size;
+        auto find = [&](int t, int *row, int *col) {
+            args.find(t, row, col);
+            *row = (*row * size + rank) * BM + (TURNS ? 0 : (group - 1) * GROUP_ROWS), *col *= BN / EPILOGUE::SOURCES;
+        };
+        auto fetch_for = [&](int whose, int t) {
+            pieces<SLOTS> to = out;
+            int row, col;
+            to.loaded = base + at::LOADED_AT + (whose - 1) * SLOTS * 8;
+            find(t, &row, &col);
+            EPILOGUE::template fetch<PARTS, BN / 2>(maps, to, row, col);
+        };
+        if (SETS == 1 && group == 1) fetch_for(1, first);
         if (TURNS && group == 2) first += clusters, stage.skip<STAGES>(blocks);
         for (int t = first; t < tiles; t += clusters * PARTS) {
             int row, col;
-            args.find(t, &row, &col);
-            row = (row * size + rank) * BM + (TURNS ? 0 : (group - 1) * GROUP_ROWS), col *= BN / EPILOGUE::SOURCES;
+            find(t, &row, &col);
             /* A warpgroup may look at a stage only when the one before it has seen the stage's last use. */
             if (TURNS && t >= clusters) named_sync(TURN + group - 1, 256);
             multiply_tile<BN, B_MN, STAGES>(
                 sums, blocks, &stage, a_rows, b_rows, full, empty,
-                [&] { EPILOGUE::template fetch<PARTS, BN / 2>(maps, out, row, col); },
+                [&] {
+                    if (SETS > 1) EPILOGUE::template fetch<PARTS, BN / 2>(maps, out, row, col);
+                },
                 [&] {
                     if (TURNS && t + clusters < tiles) named_arrive(TURN + 2 - group, 256);
                 });
             if (TURNS) stage.skip<STAGES>(blocks);
             EPILOGUE::store(sums, extra, maps, out, row, col);
+            if (SETS == 1 && t + clusters < tiles) fetch_for(3 - group, t + clusters);
         }
         if (out.first) tma_store_wait_read<0>();
     }

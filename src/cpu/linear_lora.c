@@ -1,8 +1,8 @@
 /* linear_lora.c - a linear with a low-rank adapter: y = x W' + bias + scale (x A') B', and its gradients.
  *
- * With a residual: y += res, and rstd of the rows of that sum.  With gate and up, x = act(gate) up, and the gradient of
- * x goes on to these, with dot = <dgate, gate> + <dup, up> by row.  Both may lack the adapter.
- * s = x A' is kept (unscaled) for dB; ds = scale dy B serves dx = dy W + ds A and dA = ds' x. */
+ * With a residual: y += res, and rstd of the rows of that sum.  With gate and up, x = act(gate) up is made again, and
+ * its gradient goes on to these, with dot = <dgate, gate> + <dup, up> by row.  Both may lack the adapter. s = x A' is
+ * kept (unscaled) for dB; ds = scale dy B serves dx = dy W + ds A and dA = ds' x. */
 #include "cpu/cpu.h"
 
 void cpu_lora(float *y, float *s, const float *x, const tensor *A, const tensor *B, int64_t n, float scale,
@@ -39,8 +39,8 @@ int64_t cpu_lora_scratch(const graph *g, vid x, const vid *weights, int n) {
 int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op) {
     if (op->kind == OP_linear_lora_bwd) {
         int64_t lora = cpu_lora_scratch(g, op->in[LORA_BWD_DY], &op->in[LORA_BWD_W], 1);
-        vid gate = op->in[LORA_BWD_GATE]; /* dx is in the scratch */
-        return lora + (gate ? cpu_round(value_count(&g->values[gate])) : 0);
+        vid gate = op->in[LORA_BWD_GATE]; /* x and dx are in the scratch */
+        return lora + (gate ? 2 * cpu_round(value_count(&g->values[gate])) : 0);
     }
     int64_t most = cpu_linear_scratch(g, op->in[LORA_W], op->in[LORA_BIAS]);
     for (int i = LORA_A; i <= LORA_B; i++) most = larger(most, cpu_product_scratch(g, op->in[i]));
@@ -59,16 +59,28 @@ void cpu_op_linear_lora(const kernel_call *call) {
     if (out[LORA_RSTD].data) cpu_rstd(out[LORA_RSTD].data, y, n, M, call->op->attr.eps);
 }
 
-void cpu_op_linear_lora_bwd(const kernel_call *call) {
-    const tensor *in = call->in, *out = call->out, *gate = &in[LORA_BWD_GATE], *up = &in[LORA_BWD_UP];
-    float *scratch = call->scratch, *dgate = out[LORA_BWD_DGATE].data, *dup = out[LORA_BWD_DUP].data;
-    float *dx = gate->data ? cpu_take(&scratch, gate->rows * gate->cols) : out[0].data, *dot = out[LORA_BWD_DOT].data;
-    int64_t n = kernel_rows(call);
-    cpu_lora_grads to = {dx, out[0].add, &out[LORA_BWD_DA], &out[LORA_BWD_DB]};
-    cpu_lora_bwd(&to, in[LORA_BWD_DY].data, in[LORA_BWD_X].data, &in[LORA_BWD_W], &in[LORA_BWD_A], &in[LORA_BWD_B],
-                 in[LORA_BWD_S].data, n, call->op->attr.scale, scratch);
-    if (gate->data) cpu_glu_bwd(dgate, dup, dx, gate->data, up->data, n, gate->cols, call->op->attr.glu);
+/* dx on to gate and up. */
+static void through_glu(const kernel_call *call, const float *dx, int64_t n) {
+    const tensor *gate = &call->in[LORA_BWD_GATE], *up = &call->in[LORA_BWD_UP];
+    float *dgate = call->out[LORA_BWD_DGATE].data, *dup = call->out[LORA_BWD_DUP].data;
+    float *dot = call->out[LORA_BWD_DOT].data;
+    cpu_glu_bwd(dgate, dup, dx, gate->data, up->data, n, gate->cols, call->op->attr.glu);
     if (!dot) return;
     cpu_row_dots(dot, dgate, gate->data, n, gate->cols, false);
     cpu_row_dots(dot, dup, up->data, n, up->cols, true);
+}
+
+void cpu_op_linear_lora_bwd(const kernel_call *call) {
+    const tensor *in = call->in, *out = call->out, *gate = &in[LORA_BWD_GATE];
+    float *scratch = call->scratch, *dx = out[LORA_BWD_DX].data, *again = NULL;
+    int64_t n = kernel_rows(call);
+    if (gate->data) {
+        dx = cpu_take(&scratch, gate->rows * gate->cols);
+        again = cpu_take(&scratch, gate->rows * gate->cols);
+        cpu_glu(again, gate->data, in[LORA_BWD_UP].data, n, gate->cols, call->op->attr.glu);
+    }
+    cpu_lora_grads to = {dx, out[LORA_BWD_DX].add, &out[LORA_BWD_DA], &out[LORA_BWD_DB]};
+    cpu_lora_bwd(&to, in[LORA_BWD_DY].data, again ? again : in[LORA_BWD_X].data, &in[LORA_BWD_W], &in[LORA_BWD_A],
+                 &in[LORA_BWD_B], in[LORA_BWD_S].data, n, call->op->attr.scale, scratch);
+    if (gate->data) through_glu(call, dx, n);
 }

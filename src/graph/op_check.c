@@ -128,7 +128,9 @@ static bool check_form(solver *s, const graph_op *o) {
         return paired(s, in[LORA_A], in[LORA_B], "A, B") && paired(s, in[LORA_A], out[LORA_S], "A, s") &&
                needs(s, out[LORA_RSTD], in[LORA_RES], "rstd, res");
     case OP_linear_lora_bwd:
-        return paired(s, in[LORA_BWD_A], in[LORA_BWD_B], "A, B") && paired(s, in[LORA_BWD_A], in[LORA_BWD_X], "A, x") &&
+        return paired(s, in[LORA_BWD_A], in[LORA_BWD_B], "A, B") &&
+               (in[LORA_BWD_GATE] ? paired(s, 0, in[LORA_BWD_X], "gate, no x")
+                                  : paired(s, in[LORA_BWD_A], in[LORA_BWD_X], "A, x")) &&
                paired(s, in[LORA_BWD_GATE], in[LORA_BWD_UP], "gate, up") &&
                paired(s, in[LORA_BWD_GATE], out[LORA_BWD_DGATE], "gate, dgate") &&
                paired(s, in[LORA_BWD_GATE], out[LORA_BWD_DUP], "gate, dup") &&

@@ -124,13 +124,13 @@ static void bwd_linear_lora(context *c, graph_op o) {
 }
 
 /* The op that gave the gradient of a folded gate_up_glu's y (pass_fold made it the x of a linear_lora, and of nothing
- * else) goes on to those of gate and up; dy itself never is. */
+ * else) goes on to those of gate and up; dy itself never is, and y, which that op makes again, need not be kept. */
 static void pass_through_glu(context *c, graph_op o, vid dgate, vid dup, vid dot) {
     for (int i = (int)arrlen(c->g->ops) - 1; i >= c->g->n_forward; i--) {
         graph_op *down = &c->g->ops[i];
         if (down->kind != OP_linear_lora_bwd || down->out[LORA_BWD_DX] != GRAD(GUG_Y)) continue;
         down->in[LORA_BWD_GATE] = o.out[GUG_GATE], down->in[LORA_BWD_UP] = o.out[GUG_UP];
-        down->out[LORA_BWD_DX] = 0;
+        down->in[LORA_BWD_X] = down->out[LORA_BWD_DX] = 0;
         down->out[LORA_BWD_DGATE] = dgate, down->out[LORA_BWD_DUP] = dup, down->out[LORA_BWD_DOT] = dot;
         down->attr.glu = o.attr.glu;
         return;

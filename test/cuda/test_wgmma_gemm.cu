@@ -132,8 +132,9 @@ __device__ double expected(const wgmma_call &g, output which, const float *freq,
         size += other_size;
     }
     if (which == OUT_Y) { /* of gate and up as they are stored */
-        double gate = (double)__bfloat162float(((const bf16 *)g.c)[row * g.ldc + col]), slope;
-        double up = (double)__bfloat162float(((const bf16 *)g.c_up)[row * g.ldc + col]);
+        bool made = g.kind == WGMMA_GLU;
+        double gate = made ? (double)__bfloat162float(((const bf16 *)g.c)[row * g.ldc + col]) : in, slope;
+        double up = made ? (double)__bfloat162float(((const bf16 *)g.c_up)[row * g.ldc + col]) : in_up;
         want = gate * activation(g.glu, gate, &slope) * up;
         *allowed = fabs(want) / 256 + 8e-6 * fabs(want) + 1e-12;
         return want;
@@ -209,25 +210,25 @@ void run(const wgmma_call &g) {
 
 /* ---- one product: operands, and outputs of two runs ---- */
 
-struct outputs {
-    buffer c, up, y;
-    outputs(int64_t rows, int64_t cols, int64_t gap, wgmma_kind kind)
-        : c(rows, cols, cols + gap, 0), up(kind == WGMMA_GLU || kind == WGMMA_GLU_BWD ? rows : 0, cols, cols + gap, 0),
-          y(kind == WGMMA_GLU ? rows : 0, cols, cols + gap, 0) {}
-    buffer &of(output which) { return which == OUT_C ? c : which == OUT_UP ? up : y; }
-    void clear() { c.fill(0), up.fill(0), y.fill(0); }
-    void aim(wgmma_call *g) {
-        g->c = c.data(), g->c_up = up.data(), g->y = y.data();
-        g->ldc = c.ld, g->ldy = y.ld;
-    }
-};
-
 struct problem {
     gemm_form form;
     wgmma_kind kind;
     int64_t rows, cols, depth, rank, gap; /* gap: elements between rows of every matrix */
     int head_dim;
     glu_kind glu;
+};
+
+struct outputs {
+    buffer c, up, y;
+    outputs(const problem &p, bool has_up, bool has_y)
+        : c(p.rows, p.cols, p.cols + p.gap, 0), up(has_up ? p.rows : 0, p.cols, p.cols + p.gap, 0),
+          y(has_y ? p.rows : 0, p.cols, p.cols + p.gap, 0) {}
+    buffer &of(output which) { return which == OUT_C ? c : which == OUT_UP ? up : y; }
+    void clear() { c.fill(0), up.fill(0), y.fill(0); }
+    void aim(wgmma_call *g) {
+        g->c = c.data(), g->c_up = up.data(), g->y = y.rows ? y.data() : NULL;
+        g->ldc = c.ld, g->ldy = y.ld;
+    }
 };
 
 void print_faults(const wgmma_call &g, const char *what, output which, const faults &f, int64_t ld) {
@@ -257,7 +258,7 @@ struct product {
           b_up(glu(p) ? p.cols : 0, p.depth, p.depth + p.gap, 5), b2_up(glu(p) ? p.cols : 0, p.rank, p.rank + p.gap, 6),
           in(p.kind >= WGMMA_ADD ? p.rows : 0, p.cols, p.cols + p.gap, 7),
           in_up(p.kind > WGMMA_ADD ? p.rows : 0, p.cols, p.cols + p.gap + (p.kind == WGMMA_NORM_BWD ? 8 : 0), 8),
-          first(p.rows, p.cols, p.gap, p.kind), second(p.rows, p.cols, p.gap, p.kind) {
+          first(p, has_up(p), has_y(p)), second(p, has_up(p), has_y(p)) {
         int64_t rows = std::max(p.rows, (int64_t)64);
         scale = device_array<float>(rows), sum_scale = device_array<float>(rows), pos = device_array<int32_t>(rows),
         freq = device_array<float>(64);
@@ -287,6 +288,8 @@ struct product {
             cudaFree(p);
     }
     static bool glu(const problem &p) { return p.kind == WGMMA_GLU; }
+    static bool has_up(const problem &p) { return glu(p) || p.kind == WGMMA_GLU_BWD; }
+    static bool has_y(const problem &p) { return glu(p) || (p.kind == WGMMA_GLU_BWD && p.rank != 8); }
     static int64_t b_rows(const problem &p, int64_t depth) { return p.form == GEMM_NT ? p.cols : depth; }
     static int64_t b_cols(const problem &p, int64_t depth) { return p.form == GEMM_NT ? depth : p.cols; }
 };
@@ -344,7 +347,7 @@ int check(product &p, int64_t step) {
                 "cudaMemset");
     run(p.g);
     for (output which : {OUT_C, OUT_UP, OUT_Y}) {
-        if ((which == OUT_UP && !up) || (which == OUT_Y && p.g.kind != WGMMA_GLU)) continue;
+        if ((which == OUT_UP && !up) || (which == OUT_Y && !p.g.y)) continue;
         if (differs_from_exact(p, which, step) || outputs_differ(p, which, 0)) return 1;
     }
     return p.g.row_sums && sums_wrong(p);

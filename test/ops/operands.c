@@ -57,7 +57,7 @@ static const struct {
     const char *folded, *plain;
 } forms[] = {
     {OP_linear_lora, " res rstd ", " "},
-    {OP_linear_lora_bwd, " gate up dgate dup dot ", " dx "},
+    {OP_linear_lora_bwd, " gate up dgate dup dot ", " dx x "},
     {OP_gate_up_glu, " rstd w ", " "},
     {OP_gate_up_bwd, " rstd w dot dres ", " "},
     {OP_norm_qkv_rope, " ra ", " b bq bk bv wq wk sum h rstd q0 k0 rq rk "},
