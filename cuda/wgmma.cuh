@@ -25,6 +25,9 @@ WGMMA_INLINE void barrier_init_fence() { asm volatile("fence.mbarrier_init.relea
 WGMMA_INLINE void barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+WGMMA_INLINE void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 /* One arrival at the same barrier of CTA `rank` of the cluster.  It orders only what this CTA did: with
  * .release.cluster a fence of the whole card would stand in front of every arrival (a third of the speed of a product).
  */
@@ -151,22 +154,22 @@ template <int N> WGMMA_INLINE void settle(float (&d)[N]) {
 
 /* d[64, N] = a[64, 16] b[N, 16]' (+ d unless `add` is 0), bf16 to float32. Thread t of the warpgroup holds, for each 8
  * columns g, in d[4g] and d[4g + 1] row 16 (t / 32) + t % 32 / 4 at columns 8g + 2 (t % 4) and the next, in d[4g + 2]
- * and d[4g + 3] the row 8 below.  b_mn: 1 when b is MN-major. */
+ * and d[4g + 3] the row 8 below.  B_MN, A_MN: 1 when b, a is MN-major. */
 // clang-format off
 #define WGMMA_F8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
                        "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define WGMMA_F32(d, i) WGMMA_F8(d, i), WGMMA_F8(d, i + 8), WGMMA_F8(d, i + 16), WGMMA_F8(d, i + 24)
 
-template <int B_MN> WGMMA_INLINE void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
+template <int B_MN, int A_MN = 0> WGMMA_INLINE void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, p, 1, 1, 0, %67;\n}"
+        "%64, %65, p, 1, 1, %68, %67;\n}"
         : WGMMA_F32(d, 0), WGMMA_F32(d, 32)
-        : "l"(a), "l"(b), "r"(add), "n"(B_MN));
+        : "l"(a), "l"(b), "r"(add), "n"(B_MN), "n"(A_MN));
 }
 
 template <int B_MN> WGMMA_INLINE void multiply(float (&d)[96], uint64_t a, uint64_t b, int add) {
