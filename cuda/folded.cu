@@ -107,15 +107,11 @@ bool shrink(const product_stack *p, const product_view &v, const tensor *x, cons
     return true;
 }
 
-/* ds[n, S] = scale dz B: B's zeros are the stack's. */
-void expand(const product_stack *p, const product_view &v, const tensor *dz, bf16 *ds, int64_t n) {
-    matrix to = {(char *)ds, v.S, DTYPE_BF16};
-    if (v.S) product_nn(to, matrix_at(dz, 0, 0), matrix_at(p->W, 0, v.K), n, v.M, v.S, p->scale, 0);
-}
-
 bf16 *take_strip(char **scratch, const product_view &v, int64_t n) {
     return (bf16 *)cuda_take(scratch, (size_t)(n * v.S) * sizeof(bf16));
 }
+
+size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 bool run(const wgmma_call &g) { return wgmma_run(&g, cuda_stream(), cuda_failure()); }
 
@@ -223,7 +219,8 @@ void folded_linear_lora_bwd(const kernel_call *call) {
         return;
     }
     bf16 *ds = take_strip(&scratch, v, n);
-    expand(&p, v, dy, ds, n);
+    matrix adapters = {(char *)ds, v.S, DTYPE_BF16};
+    if (v.R) product_ds_dB(&p, &out[LORA_BWD_DA], adapters, dy, &in[LORA_BWD_S], n, scratch);
     wgmma_call g = stack_call(GEMM_NN, WGMMA_GLU_BWD, &p, v, dy, ds, n);
     g.glu = call->op->attr.glu;
     g.in = gate->data, g.in_up = up->data, g.ld_in = gate->ld;
@@ -237,10 +234,7 @@ void folded_linear_lora_bwd(const kernel_call *call) {
     if (dot)
         sum_parts_kernel<<<(unsigned)cuda_ceil(n, THREADS / 32), THREADS, 0, cuda_stream()>>>(dot, g.row_sums, n,
                                                                                               parts);
-    if (!v.R) return;
-    matrix adapters = {(char *)ds, v.S, DTYPE_BF16};
-    product_grad_A(&p, &out[LORA_BWD_DA], adapters, &x, n);
-    product_grad_B(&p, &out[LORA_BWD_DA], dy, &in[LORA_BWD_S], n);
+    if (v.R) product_grad_A(&p, &out[LORA_BWD_DA], adapters, &x, n);
 }
 
 size_t folded_scratch_linear_lora_bwd(const graph *g, const graph_op *op) {
@@ -248,7 +242,9 @@ size_t folded_scratch_linear_lora_bwd(const graph *g, const graph_op *op) {
     int64_t N = g->values[op->in[LORA_BWD_DY]].rows, R, S = strip_of(g, &op->in[LORA_BWD_A], 1, &R);
     int64_t K = g->values[op->in[LORA_BWD_GATE]].cols;
     size_t x = R ? cuda_round((size_t)(N * K) * sizeof(bf16)) : 0;
-    return cuda_round((size_t)(N * S) * sizeof(bf16)) + x + (size_t)(N * wgmma_parts(WGMMA_GLU_BWD, K)) * sizeof(float);
+    size_t parts = (size_t)(N * wgmma_parts(WGMMA_GLU_BWD, K)) * sizeof(float);
+    size_t sums = product_scratch_ds_dB(g, op->in[LORA_BWD_DY], &op->in[LORA_BWD_A], 1); /* used before x and parts */
+    return cuda_round((size_t)(N * S) * sizeof(bf16)) + larger(x + parts, sums);
 }
 
 /* dA of each adapter: all in one product, then each into its own. */
@@ -275,7 +271,8 @@ void folded_norm_bwd(const product_stack *p, const tensor *dx, const tensor *dAB
     if (!n || !is_placed(v, list, p->n, "the gradients")) return;
     bf16 *ds = take_strip(&scratch, v, n), *scaled = take_strip(&scratch, v, n);
     float *by = (float *)cuda_take(&scratch, (size_t)n * sizeof *by);
-    expand(p, v, dy, ds, n);
+    matrix adapters = {(char *)ds, v.S, DTYPE_BF16};
+    if (v.R) product_ds_dB(p, dAB, adapters, dy, s, n, scratch);
     rows_kernel<<<blocks_for(n * (v.S ? v.S : 1)), THREADS, 0, cuda_stream()>>>(
         scaled, ds, by, (const float *)rstd->data, (const float *)dot->data, n, (int)v.S, (float)v.K);
     if (dx->data) {
@@ -285,16 +282,15 @@ void folded_norm_bwd(const product_stack *p, const tensor *dx, const tensor *dAB
         g.c = dx->data, g.ldc = dx->ld;
         if (!run(g)) return;
     }
-    if (!v.R) return;
-    grad_A(p, v, dAB, scaled, x, norm, (float *)(void *)scratch, n);
-    product_grad_B(p, dAB, dy, s, n);
+    if (v.R) grad_A(p, v, dAB, scaled, x, norm, (float *)(void *)scratch, n);
 }
 
 size_t folded_scratch_norm_bwd(const graph *g, vid x, vid rstd, const vid *AB, int n) {
     if (!rstd) return 0;
     int64_t N = g->values[x].rows, R, S = strip_of(g, AB, n, &R);
+    size_t sums = product_scratch_ds_dB(g, x, AB, n), product = (size_t)(R * g->values[x].cols) * sizeof(float);
     return 2 * cuda_round((size_t)(N * S) * sizeof(bf16)) + cuda_round((size_t)N * sizeof(float)) +
-           (size_t)(R * g->values[x].cols) * sizeof(float);
+           larger(sums, product); /* one behind the other */
 }
 
 /* ---- what is served ---- */

@@ -5,9 +5,11 @@
  *              [ A  0 ]   columns K + S   backward: dx = [dy | ds] What[:, 0:K]     with ds = scale dy B
  * s is kept unscaled, as the op defines it, and copied with its scale into the strip behind x (S columns, the last of
  * them 0 where the ranks do not fill it).  ds is written into the strip behind dy by its product: B's zeros are What's.
- * dB is one product per adapter: stacked, it would compute what lies off the diagonal. */
+ * dB is one product per adapter: stacked, it would compute what lies off the diagonal.  On Hopper ds and dB come from
+ * one pass over dy (thin.h). */
 #include "cuda.cuh"
 #include "product.h"
+#include "thin.h"
 
 void product_nt(matrix y, matrix x, matrix W, int64_t n, int64_t M, int64_t K, float alpha, float beta,
                 const tensor *bias) {
@@ -153,28 +155,68 @@ void product_forward(const product_stack *p, const tensor *x, const tensor *cons
 
 /* ---- backward ---- */
 
-size_t product_scratch(const graph *g, vid x, const vid *AB, int n) {
+static size_t scratch_ds(const graph *g, vid x, const vid *AB, int n) {
     int64_t R = 0;
     for (int i = 0; i < n; i++) R += AB[2 * i] ? g->values[AB[2 * i]].rows : 0;
     return (size_t)(g->values[x].rows * ((R + 7) / 8 * 8)) * dtype_size(g->values[x].type);
 }
 
-/* ds_i = scale dy_i B_i; returns the first, the others lie beside it. */
-static matrix expand(const product_stack *p, const product_view *v, const tensor *dy, int64_t n, bool ride,
+size_t product_scratch_ds_dB(const graph *g, vid x, const vid *AB, int n) {
+    int64_t M[PRODUCT_STACK], widest = 0;
+    int adapters = 0;
+    for (int i = 0; i < n; i++) {
+        if (!AB[2 * i]) continue;
+        M[adapters++] = g->values[AB[2 * i + 1]].rows;
+        if (g->values[AB[2 * i]].rows > widest) widest = g->values[AB[2 * i]].rows;
+    }
+    return g->values[x].type == DTYPE_BF16 ? thin_scratch(g->values[x].rows, M, adapters, widest) : 0;
+}
+
+size_t product_scratch(const graph *g, vid x, const vid *AB, int n) {
+    return cuda_round(scratch_ds(g, x, AB, n)) + product_scratch_ds_dB(g, x, AB, n);
+}
+
+static matrix behind(matrix m, int64_t columns) {
+    m.data += (size_t)columns * dtype_size(m.type);
+    return m;
+}
+
+/* ds and dB in one pass; false: not served. */
+static bool one_pass(const product_stack *p, const tensor *dAB, matrix ds, const tensor *dy, const tensor *s, int64_t n,
                      void *scratch) {
-    if (ride) {
-        matrix ds = matrix_at(dy, 0, v->M);
-        product_nn(ds, matrix_at(dy, 0, 0), matrix_at(p->W, 0, v->K), n, v->M, v->S, p->scale, 0);
-        return ds;
-    }
-    matrix first = {(char *)scratch, v->S, dy->type}, ds = first;
+    thin_call c = {};
+    c.n = n, c.scale = p->scale;
+    if (dy->type != DTYPE_BF16) return false;
     for (int i = 0; i < p->n; i++) {
-        if (!rank_of(p, i)) continue;
-        product_nn(ds, matrix_at(&dy[i], 0, 0), matrix_at(B_of(p, i), 0, 0), n, p->W[i].rows, rank_of(p, i), p->scale,
-                   0);
-        ds.data += (size_t)rank_of(p, i) * dtype_size(ds.type);
+        int64_t r = rank_of(p, i);
+        if (!r) continue;
+        const tensor *B = B_of(p, i), *dB = &dAB[2 * i + 1];
+        c.of[c.adapters++] = {B->rows,  r,       dy[i].data, s[i].data, B->data, ds.data, (float *)dB->data,
+                              dy[i].ld, s[i].ld, B->ld,      ds.ld,     dB->ld,  dB->add};
+        ds = behind(ds, r);
     }
-    return first;
+    if (!thin_serves(&c)) return false;
+    thin_run(&c, scratch, cuda_stream(), cuda_failure());
+    return true;
+}
+
+void product_ds_dB(const product_stack *p, const tensor *dAB, matrix ds, const tensor *dy, const tensor *s, int64_t n,
+                   void *scratch) {
+    product_view v = product_look(p);
+    const tensor *list[PRODUCT_STACK];
+    for (int i = 0; i < p->n; i++) list[i] = &dy[i];
+    if (one_pass(p, dAB, ds, dy, s, n, scratch)) return;
+    bool together = v.placed && product_beside(list, p->n);
+    if (together) product_nn(ds, matrix_at(dy, 0, 0), matrix_at(p->W, 0, v.K), n, v.M, v.S, p->scale, 0);
+    for (int i = 0; i < p->n; i++) {
+        const tensor *dB = &dAB[2 * i + 1];
+        int64_t r = rank_of(p, i);
+        if (!r) continue;
+        matrix dz = matrix_at(&dy[i], 0, 0);
+        if (!together) product_nn(ds, dz, matrix_at(B_of(p, i), 0, 0), n, p->W[i].rows, r, p->scale, 0);
+        if (dB->data) product_tn(matrix_at(dB, 0, 0), dz, matrix_at(&s[i], 0, 0), n, dB->rows, r, p->scale, dB->add);
+        ds = behind(ds, r);
+    }
 }
 
 static void backward_x(const product_stack *p, const product_view *v, const tensor *dx, const tensor *dy, matrix ds,
@@ -187,7 +229,7 @@ static void backward_x(const product_stack *p, const product_view *v, const tens
         beta = 1;
         if (ride || !rank_of(p, i)) continue;
         product_nn(to, ds, matrix_at(A_of(p, i), 0, 0), n, rank_of(p, i), v->K, 1, 1);
-        ds.data += (size_t)rank_of(p, i) * dtype_size(ds.type);
+        ds = behind(ds, rank_of(p, i));
     }
 }
 
@@ -214,16 +256,7 @@ void product_grad_A(const product_stack *p, const tensor *dAB, matrix ds, const 
         if (dA->data && !done)
             product_tn(matrix_at(dA, 0, 0), ds, matrix_at(x, 0, 0), n, together ? v.R : dA->rows, v.K, 1, dA->add);
         done = together;
-        ds.data += (size_t)rank_of(p, i) * dtype_size(ds.type);
-    }
-}
-
-void product_grad_B(const product_stack *p, const tensor *dAB, const tensor *dy, const tensor *s, int64_t n) {
-    for (int i = 0; i < p->n; i++) {
-        const tensor *dB = &dAB[2 * i + 1];
-        if (!rank_of(p, i) || !dB->data) continue;
-        product_tn(matrix_at(dB, 0, 0), matrix_at(&dy[i], 0, 0), matrix_at(&s[i], 0, 0), n, dB->rows, dB->cols,
-                   p->scale, dB->add);
+        ds = behind(ds, rank_of(p, i));
     }
 }
 
@@ -233,10 +266,10 @@ void product_backward(const product_stack *p, const tensor *dx, const tensor *dA
     const tensor *list[PRODUCT_STACK];
     for (int i = 0; i < p->n; i++) list[i] = &dy[i];
     bool one = v.stacked && product_beside(list, p->n), ride = one && v.R && v.placed && dy[p->n - 1].room >= v.S;
-    matrix ds = {};
-    if (v.R) ds = expand(p, &v, dy, n, ride, scratch);
+    char *rest = (char *)scratch;
+    matrix ds = {(char *)cuda_take(&rest, (size_t)(n * v.S) * dtype_size(dy->type)), v.S, dy->type};
+    if (ride) ds = matrix_at(dy, 0, v.M);
+    if (v.R) product_ds_dB(p, dAB, ds, dy, s, n, rest);
     if (dx->data) backward_x(p, &v, dx, dy, ds, n, one, ride);
-    if (!v.R) return;
-    product_grad_A(p, dAB, ds, x, n);
-    product_grad_B(p, dAB, dy, s, n);
+    if (v.R) product_grad_A(p, dAB, ds, x, n);
 }

@@ -61,11 +61,14 @@ void product_forward(const product_stack *p, const tensor *x, const tensor *cons
  * data is not wanted. dAB: dA and dB of each in turn; dy, s: [n] in a row. scratch: product_scratch bytes. */
 void product_backward(const product_stack *p, const tensor *dx, const tensor *dAB, const tensor *dy, const tensor *x,
                       const tensor *s, int64_t n, void *scratch);
-/* Its last two parts by themselves; ds_i lie side by side. */
+/* Its parts by themselves; the ds_i lie side by side. dB and ds: one pass over dy where thin.h serves that, else
+ * products of the library. scratch: product_scratch_ds_dB bytes. */
+void product_ds_dB(const product_stack *p, const tensor *dAB, matrix ds, const tensor *dy, const tensor *s, int64_t n,
+                   void *scratch);
 void product_grad_A(const product_stack *p, const tensor *dAB, matrix ds, const tensor *x, int64_t n);
-void product_grad_B(const product_stack *p, const tensor *dAB, const tensor *dy, const tensor *s, int64_t n);
 /* `AB`: the stack's adapters as the op has them. */
 size_t product_scratch(const graph *g, vid x, const vid *AB, int n);
+size_t product_scratch_ds_dB(const graph *g, vid x, const vid *AB, int n);
 
 /* ---- scratch in bytes of the ops made of products ---- */
 size_t cuda_scratch_linear_lora_bwd(const graph *g, const graph_op *op);

@@ -9,11 +9,12 @@
  * the sums of the whole slab are in their registers.
  *
  * Sums over CTAs: dB' of each range goes to scratch, and combine_kernel adds the ranges.  ds' of all slabs would be
- * half as many bytes as dz: instead the slabs of a chain add their sums of a block into one place, one behind the
- * other.  The place stays in L2.  Slab p of a chain walks its blocks from p before the range's end on: at each step all
- * slabs are at different blocks, and the one whose turn comes next at a block is one step behind.  The turn is a
- * counter per place. All CTAs are on the card at once, and each waits only for what another does in an earlier step: so
- * all end. */
+ * half as many bytes as dz: instead the slabs of a chain add their sums of a block into one place in L2, one behind the
+ * other.  A chain's next slab starts `lag` blocks before the range's last one and goes on at its first: so at each step
+ * all slabs are at different blocks, and at a block they are lag steps behind each other.  Whose turn it is at a place
+ * is a counter.  All CTAs are on the card at once, and each waits only for what another does in an earlier step: all
+ * end.
+ */
 #include "cuda.cuh"
 #include "thin.h"
 #include "wgmma.cuh"
@@ -49,7 +50,8 @@ enum {
 static_assert(SHARED_BYTES <= 227 * 1024, "a CTA has 227 KiB");
 
 struct place {
-    int first_slab, slabs, first_part, chain; /* chain: slabs of a part, but for the last; parts are sums of ds */
+    int first_slab, slabs, first_part;
+    int chain, lag; /* slabs of a part of ds, but for the last part; steps from one to the next at a block, at least */
 };
 struct plan {
     int adapters, slabs, parts, blocks, ranges;
@@ -73,24 +75,27 @@ __device__ unsigned turns[MAX_TURNS];
 
 /* What one CTA does, and in which order. */
 struct walk {
-    int adapter, slab, range, part, first_block, blocks, chain, position; /* slab: of all adapters */
+    int adapter, slab, range, part, first_block, blocks, chain, lag, position; /* slab: of all adapters */
     WGMMA_INLINE walk(const plan &p, int cta) {
         slab = cta % p.slabs, range = cta / p.slabs;
         adapter = p.adapter_of(slab);
         const place &at = p.of[adapter];
         int in_adapter = slab - at.first_slab;
         part = at.first_part + in_adapter / at.chain, position = in_adapter % at.chain;
-        chain = min(at.chain, at.slabs - in_adapter / at.chain * at.chain);
+        chain = min(at.chain, at.slabs - in_adapter / at.chain * at.chain), lag = at.lag;
         first_block = (int)((int64_t)p.blocks * range / p.ranges);
         blocks = (int)((int64_t)p.blocks * (range + 1) / p.ranges) - first_block;
     }
     WGMMA_INLINE int column(const plan &p) const { return (slab - p.of[adapter].first_slab) * SLAB; }
     /* Of the range, in step t. */
-    WGMMA_INLINE int block(int t) const { return t >= position ? t - position : t - position + blocks; }
-    /* Slabs of the chain that were there before: those that started behind it come first. */
+    WGMMA_INLINE int block(int t) const {
+        int b = t - position * lag;
+        return b < 0 ? b + blocks : b;
+    }
+    /* Slabs of the chain that were there before: first those that started behind this block. */
     WGMMA_INLINE int turn(int t) const {
-        int b = block(t);
-        return b + position >= blocks ? b + position - blocks : max(0, b + chain - blocks) + position;
+        int behind = (blocks - block(t) + lag - 1) / lag; /* the first of them */
+        return position >= behind ? position - behind : max(0, chain - behind) + position;
     }
     WGMMA_INLINE int64_t ds_tile(const plan &p, int t) const {
         return (int64_t)part * p.blocks + first_block + block(t);
@@ -113,6 +118,8 @@ struct barriers {
 WGMMA_INLINE void load_all(const plan &p, const walk &w, const maps &m, uint32_t base, const barriers &bar) {
     const CUtensorMap *dz = &m.dz[w.adapter], *s = &m.s[w.adapter], *B = &m.B[w.adapter];
     int column = w.column(p);
+    tma_prefetch_map(dz);
+    tma_prefetch_map(s);
     barrier_expect(bar.b_full, PAIRS * BOX_BYTES);
     for (int i = 0; i < PAIRS; i++) tma_load(base + B_AT + i * BOX_BYTES, B, bar.b_full, 0, column + i * PAIR);
     for (int t = 0; t < w.blocks; t++) {
@@ -332,12 +339,14 @@ bool make_plan(plan *p, int64_t blocks, const int64_t *M, int adapters, int most
     int most = p->slabs ? cuda_processors() / p->slabs : 0;
     if (!most || !blocks) return false;
     p->ranges = (int)cuda_ceil(blocks, cuda_ceil(blocks, most)); /* no more than the longest range needs */
-    int longest = (int)blocks / p->ranges;                       /* chain: no two slabs at one block */
+    int shortest = (int)blocks / p->ranges;                      /* range */
+    int longest = shortest > 1 ? shortest / 2 : 1;               /* chain: a lag of two steps at least */
     if (most_chain && longest > most_chain) longest = most_chain;
     for (int i = 0; i < adapters; i++) {
         place *at = &p->of[i];
         at->first_part = p->parts;
         at->chain = (int)cuda_ceil(at->slabs, cuda_ceil(at->slabs, longest));
+        at->lag = shortest / at->chain;
         p->parts += p->parts_of(i);
     }
     return p->ds_tiles() <= MAX_TURNS;
