@@ -29,10 +29,10 @@ typedef struct {
     float scale;
     int adapters;
     thin_adapter of[THIN_ADAPTERS];
-    int chain; /* partial sums of ds that are added up one behind the other, at most; 0: as many as there can be */
+    int chain; /* most slabs whose sums of ds are added one behind the other into one place; 0: the usual */
 } thin_call;
 
-/* Whether this card has the kernel, and these operands are served and gain by it. */
+/* Whether this card has the kernel, and these operands are served. */
 bool thin_serves(const thin_call *c);
 /* Enqueues it; scratch: thin_scratch bytes. For a call that is served. */
 bool thin_run(const thin_call *c, void *scratch, cudaStream_t stream, failure *f);

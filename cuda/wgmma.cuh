@@ -88,6 +88,18 @@ WGMMA_INLINE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier
                  "l"(map), "r"(barrier), "r"(x), "r"(y)
                  : "memory");
 }
+/* With a policy for L2. */
+WGMMA_INLINE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int x, int y, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "l"(policy)
+                 : "memory");
+}
+WGMMA_INLINE uint64_t evict_first() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 /* Into the same place of every CTA in `mask`, each told by its own barrier. */
 WGMMA_INLINE void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int x, int y,
                                      uint16_t mask) {

@@ -33,6 +33,7 @@ report() { # NUMBER
 check "ops against the CPU" "$build/test_cuda_ops"
 check "products of the library" "$build/test_gemm"
 check "own products" "$build/test_wgmma_gemm"
+check "thin products of adapters" "$build/test_thin"
 check "folded norms, whole programs" "$build/test_cuda_fold"
 check "attention, ours and cuDNN's" "$build/test_attention"
 check "whole programs, float32" "$build/test_parity" --cuda
@@ -41,6 +42,7 @@ check "whole programs, bf16" "$build/test_parity" --cuda-bf16
 if [ -n "${SANITIZER:-}" ]; then
     check "memcheck: ops" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_cuda_ops"
     check "memcheck: own products" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_wgmma_gemm" --few
+    check "memcheck: thin products" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_thin" --few
     check "racecheck: own attention" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_attention" --own \
         --case "1, 127"
     for op in rms_norm add_rms_norm rms_norm_bwd rope glu_bwd cross_entropy embed dropout gather; do
