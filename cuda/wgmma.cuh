@@ -1,4 +1,4 @@
-/* wgmma.cuh - the Hopper instructions that wgmma_gemm.cu is made of, one wrapper each.
+/* wgmma.cuh - the Hopper instructions that our products and our attention are made of, one wrapper each.
  *
  * Names follow PTX.  Shared memory is addressed by its 32-bit shared address (shared_address()).  All of them need
  * sm_90a; they are inlined, so a translation unit that never calls them builds for any architecture.
@@ -50,6 +50,20 @@ WGMMA_INLINE void barrier_wait(uint32_t barrier, uint32_t parity) {
                      : "memory");
     } while (!done);
 }
+/* The stages of a ring of shared memory, and the parity of the phase that each of its two sides waits for. */
+struct ring {
+    int stage = 0;
+    uint32_t phase = 0;
+    template <int STAGES> WGMMA_INLINE void next() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+    template <int STAGES> WGMMA_INLINE void skip(int blocks) {
+        stage += blocks;
+        phase ^= stage / STAGES & 1;
+        stage %= STAGES;
+    }
+};
+
 /* Threads of one named barrier (1 to 15; 0 is __syncthreads). */
 WGMMA_INLINE void named_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -99,6 +113,12 @@ WGMMA_INLINE uint64_t evict_first() {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
+}
+/* Bytes in a row, a multiple of 16, at multiples of 16. */
+WGMMA_INLINE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 /* Into the same place of every CTA in `mask`, each told by its own barrier. */
 WGMMA_INLINE void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int x, int y,
@@ -163,14 +183,52 @@ template <int N> WGMMA_INLINE void settle(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+/* The same for operands in registers: they must not be given away before it. */
+template <int N> WGMMA_INLINE void settle(uint32_t (&a)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
 
 /* d[64, N] = a[64, 16] b[N, 16]' (+ d unless `add` is 0), bf16 to float32. Thread t of the warpgroup holds, for each 8
  * columns g, in d[4g] and d[4g + 1] row 16 (t / 32) + t % 32 / 4 at columns 8g + 2 (t % 4) and the next, in d[4g + 2]
- * and d[4g + 3] the row 8 below.  B_MN, A_MN: 1 when b, a is MN-major. */
+ * and d[4g + 3] the row 8 below.  B_MN, A_MN: 1 when b, a is MN-major.  a in registers: d of columns 16 k ..
+ * 16 k + 15 of an earlier product, rounded two by two: a[i] of d[8k + 2i] and the next. */
 // clang-format off
 #define WGMMA_F8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
                        "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define WGMMA_F32(d, i) WGMMA_F8(d, i), WGMMA_F8(d, i + 8), WGMMA_F8(d, i + 16), WGMMA_F8(d, i + 24)
+
+template <int B_MN, int A_MN = 0> WGMMA_INLINE void multiply(float (&d)[32], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, p, 1, 1, %35, %36;\n}"
+        : WGMMA_F32(d, 0)
+        : "l"(a), "l"(b), "r"(add), "n"(A_MN), "n"(B_MN));
+}
+
+template <int B_MN> WGMMA_INLINE void multiply(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
+        : WGMMA_F32(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_MN));
+}
+
+template <int B_MN> WGMMA_INLINE void multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
+        : WGMMA_F32(d, 0), WGMMA_F32(d, 32)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_MN));
+}
 
 template <int B_MN, int A_MN = 0> WGMMA_INLINE void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"

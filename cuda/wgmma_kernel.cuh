@@ -54,19 +54,6 @@ template <int BN, int STAGES, int SLOTS, int SETS> struct layout {
     static_assert(TOTAL <= 227 * 1024, "a CTA has 227 KiB");
 };
 
-struct ring {
-    int stage = 0;
-    uint32_t phase = 0;
-    template <int STAGES> WGMMA_INLINE void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-    template <int STAGES> WGMMA_INLINE void skip(int blocks) {
-        stage += blocks;
-        phase ^= stage / STAGES & 1;
-        stage %= STAGES;
-    }
-};
-
 /* One thread: loads the blocks of all tiles of this CTA. SOURCES: 2 when the halves of a tile's columns are the same
  * columns of two matrices. */
 template <int BN, int B_MN, int STAGES, int SOURCES>
