@@ -5,7 +5,7 @@
  * does.  Its keys run from the first one that its first row sees to its own last row; a mask is applied only in the
  * blocks of keys that some row does not see whole.  The softmax is kept up to date block by block (running maximum
  * and sum per row), from the last block of keys to the first.
- * The gradient is in attention_bwd.cu. */
+ * The gradient is in attention_bwd.cu; Hopper has kernels of its own, attention_wgmma.cu. */
 #include "attention.h"
 #include "attention_launch.cuh"
 #include "attention_tile.cuh"
@@ -14,21 +14,52 @@
 
 using namespace tile;
 
-/* One thread per row: bounds[row] = first row of its document, bounds[N + row] = the row behind its last.  Grid:
- * ceil(N / 256) blocks of 256.  A binary search in cu[docs + 1]; writes 8 bytes per row. */
-static __global__ void bounds_kernel(int32_t *bounds, const int32_t *cu, int docs, int N) {
-    int row = blockIdx.x * 256 + threadIdx.x, rows = cu[docs];
-    if (row == 0) bounds[2 * N] = rows;
-    if (row >= N) return;
-    int low = 0, high = docs; /* the last document that begins at or before row */
+/* The last document that begins at or before row. */
+static __device__ inline int document_of(int row, const int32_t *cu, int docs) {
+    int low = 0, high = docs;
     while (high - low > 1) {
         int middle = (low + high) / 2;
         if (cu[middle] <= row) low = middle;
         else high = middle;
     }
+    return low;
+}
+
+/* The tiles with most work first, those of equal work in order: a list for tiles of queries, one for tiles of keys.
+ * One block; `work`: 2 tiles int32. */
+static __device__ inline void order_tiles(int32_t *order, int32_t *work, const int32_t *cu, int docs, int N) {
+    const int tiles = attention_tiles(N);
+    for (int t = threadIdx.x; t < tiles; t += blockDim.x) {
+        const int first = t * ATTENTION_TILE, last = min(first + ATTENTION_TILE, N) - 1;
+        work[t] = first - cu[document_of(first, cu, docs)] / ATTENTION_TILE * ATTENTION_TILE;
+        work[tiles + t] = cu[document_of(last, cu, docs) + 1] - first;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * tiles; i += blockDim.x) {
+        const int t = i % tiles;
+        const int32_t *all = work + (i - t);
+        int before = 0;
+        for (int other = 0; other < tiles; other++) before += all[other] > all[t] - (other < t);
+        order[i - t + before] = t;
+    }
+}
+
+/* One thread per row: bounds[row] = first row of its document, bounds[N + row] = the row behind its last; and a block
+ * for the order of tiles, which lies behind them.  Grid: ceil(N / 256) + 1 blocks of 256.  A binary search in
+ * cu[docs + 1]; writes 8 bytes per row. */
+static __global__ void bounds_kernel(int32_t *bounds, const int32_t *cu, int docs, int N) {
+    if (blockIdx.x == gridDim.x - 1) {
+        int32_t *order = bounds + attention_order_of_queries(N);
+        order_tiles(order, order + 2 * attention_tiles(N), cu, docs, N);
+        return;
+    }
+    int row = blockIdx.x * 256 + threadIdx.x, rows = cu[docs];
+    if (row == 0) bounds[2 * N] = rows;
+    if (row >= N) return;
+    const int doc = document_of(row, cu, docs);
     bool inside = row < rows;
-    bounds[row] = inside ? cu[low] : row;
-    bounds[N + row] = inside ? cu[low + 1] : row;
+    bounds[row] = inside ? cu[doc] : row;
+    bounds[N + row] = inside ? cu[doc + 1] : row;
 }
 
 /* What one row of a tile has so far: maximum of the raw scores, and this lane's share of the sum of exp. */
@@ -161,11 +192,13 @@ static bool launch(const attention_shape *shape, const attention_operands *x, co
     return attention_launch("attention forward", kernel, grid, bytes, stream, f, *shape, *x, bounds);
 }
 
-size_t attention_bounds_size(int N) { return (2 * (size_t)N + 1) * sizeof(int32_t); }
+size_t attention_bounds_size(int N) {
+    return ((size_t)attention_order_of_queries(N) + 4 * (size_t)attention_tiles(N)) * sizeof(int32_t);
+}
 
 bool attention_bounds(int32_t *bounds, const int32_t *cu, int docs, int N, cudaStream_t stream, failure *f) {
     if (N < 1 || docs < 1) return fail(f, FAIL_MACHINE, "attention bounds: %d rows, %d documents", N, docs);
-    bounds_kernel<<<(unsigned)(N + 255) / 256, 256, 0, stream>>>(bounds, cu, docs, N);
+    bounds_kernel<<<(unsigned)(N + 255) / 256 + 1, 256, 0, stream>>>(bounds, cu, docs, N);
     return attention_launched("attention bounds", f);
 }
 
@@ -174,6 +207,7 @@ bool attention_forward(const attention_shape *shape, const attention_operands *x
     TRY(attention_check(shape, f));
     TRY(attention_check_rows("q", &x->q, f) && attention_check_rows("k", &x->k, f));
     TRY(attention_check_rows("v", &x->v, f) && attention_check_rows("o", &x->o, f));
+    if (attention_on_wgmma(shape)) return attention_wgmma_forward(shape, x, bounds, stream, f);
     if (shape->d == 64) return launch<64, 2, 64>(shape, x, bounds, stream, f);
     if (shape->d == 128) return launch<128, 2, 64>(shape, x, bounds, stream, f);
     return launch<256, 1, 32>(shape, x, bounds, stream, f);

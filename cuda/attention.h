@@ -2,7 +2,7 @@
  *
  * Row i of a document sees rows max(document start, i - window + 1) .. i.  Operands are column slices: row t of head
  * h begins at data + t * ld + h * d, so that q, k and v may lie in one [N, (H + 2G) d] buffer.  Every pointer must be
- * 16-byte aligned and every ld a multiple of 8.  Rows at or beyond the last document are neither read nor written.
+ * 16-byte aligned and every ld a multiple of 8.  Rows behind the last document are neither read nor written.
  * Two runs give the same bits.  Launchers enqueue and return; false with a failure set when a shape is not supported
  * or a launch is refused. */
 #ifndef CUDA_ATTENTION_H
@@ -17,7 +17,7 @@ extern "C" {
 #include "base/failure.h"
 
 typedef struct {
-    int N;          /* rows of the buffers; the documents may fill fewer */
+    int N;          /* rows of all documents together; the buffers may have more */
     int H, G, d;    /* query heads, key heads (G divides H), head width: 64, 128 or 256 */
     int window;     /* 0: none */
     float scale;    /* of q . k */
@@ -35,16 +35,20 @@ typedef struct {
     attention_rows dout, dq, dk, dv;
 } attention_operands;
 
-/* For each row its document's first row and the row behind its last: int32 bounds[2 N + 1], the last entry the number
- * of rows that belong to a document.  Made once per micro-batch from cu[docs + 1] (device), read by every launch. */
+/* For each row its document's first row and the row behind its last: int32 bounds[2 N + 1], the last entry N; behind
+ * them the order in which kernels walk tiles.  Made once per micro-batch from cu[docs + 1] (device), read by every
+ * launch. */
 size_t attention_bounds_size(int N);
 bool attention_bounds(int32_t *bounds, const int32_t *cu, int docs, int N, cudaStream_t stream, failure *f);
+
+/* Whether this card has the kernels on wgmma for this shape: Hopper, heads of 64 and 128, no soft cap. */
+bool attention_on_wgmma(const attention_shape *shape);
 
 bool attention_forward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                        cudaStream_t stream, failure *f);
 
 /* Reads q, k, v, o, lse and dout; overwrites dq, dk and dv.  workspace: attention_workspace() bytes, 16-byte
- * aligned: 8 bytes per row and query head. */
+ * aligned: 8 bytes per row, of which there are a multiple of 64, and query head. */
 size_t attention_workspace(const attention_shape *shape);
 bool attention_backward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                         void *workspace, cudaStream_t stream, failure *f);

@@ -1,4 +1,5 @@
-/* attention_bwd.cu - the gradient of attention over packed documents, on mma.sync, without atomics.
+/* attention_bwd.cu - the gradient of attention over packed documents, without atomics, on mma.sync; on Hopper the two
+ * walks below are those of attention_wgmma_dkv.cu and attention_wgmma_dq.cu.
  *
  * With P = exp(score - lse), dP = dout v' and delta = rowsum(dout o):   dS = P (dP - delta),   dv = P' dout,
  * dk = scale dS' q,   dq = scale dS k.   One kernel walks the query rows for a tile of keys (dk, dv), one the keys for
@@ -14,8 +15,9 @@
 
 using namespace tile;
 
-/* pairs[h][row] = (lse log2(e), rowsum(dout o)).  D / 8 lanes per row and head, 16 bytes of each operand per lane.
- * Grid: ceil(N H D / 8 / 256) blocks of 256.  Reads 4 D bytes per row and head, writes 8. */
+/* pairs[h][row] = (lse log2(e), rowsum(dout o)), zeros in rows behind the last.  D / 8 lanes per row and head, 16 bytes
+ * of each operand per lane.  Grid: ceil(attention_pair_rows(N) H D / 8 / 256) blocks of 256.  Reads 4 D bytes per row
+ * and head, writes 8. */
 template <int D>
 static __global__ void delta_kernel(attention_shape shape, attention_operands x, const int32_t *bounds, float2 *pairs) {
     constexpr int LANES = D / 8;
@@ -35,8 +37,9 @@ static __global__ void delta_kernel(attention_shape shape, attention_operands x,
     }
 #pragma unroll
     for (int i = LANES / 2; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-    if (valid && lane == 0)
-        pairs[(int64_t)head * shape.N + row] = make_float2(x.lse[(int64_t)row * shape.H + head] * LOG2E, sum);
+    if (row < attention_pair_rows(shape.N) && lane == 0)
+        pairs[(int64_t)head * attention_pair_rows(shape.N) + row] =
+            make_float2(valid ? x.lse[(int64_t)row * shape.H + head] * LOG2E : 0, sum);
 }
 
 /* Score (q . k) -> P, and the slope of which dS is (dP - delta) times: P, or with a soft cap P (1 - tanh^2).
@@ -85,7 +88,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (threadIdx.x < BM) {
             int row = row0 + (int)threadIdx.x;
             bool valid = row < rows;
-            copy_async<8>(spair + stage * BM + threadIdx.x, pairs + (int64_t)head * shape.N + (valid ? row : 0), valid);
+            copy_async<8>(spair + stage * BM + threadIdx.x,
+                          pairs + (int64_t)head * attention_pair_rows(shape.N) + (valid ? row : 0), valid);
             copy_async<4>(sstart + stage * BM + threadIdx.x, bounds + (valid ? row : 0), valid);
         }
         copy_commit();
@@ -187,7 +191,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {
         int row = min(row0 + warp_row + 8 * i + (lane >> 2), last);
-        float2 pair = pairs[(int64_t)head * shape.N + row];
+        float2 pair = pairs[(int64_t)head * attention_pair_rows(shape.N) + row];
         first[i / 2][i & 1] = first_seen(bounds[row], row, shape.window);
         lse[i / 2][i & 1] = pair.x;
         delta[i / 2][i & 1] = pair.y;
@@ -255,9 +259,12 @@ static bool launch_queries(const attention_shape *shape, const attention_operand
 template <int D, bool CAP>
 static bool launch_all(const attention_shape *shape, const attention_operands *x, const int32_t *bounds, float2 *pairs,
                        cudaStream_t stream, failure *f) {
-    int64_t threads = (int64_t)shape->N * shape->H * (D / 8);
+    int64_t threads = (int64_t)attention_pair_rows(shape->N) * shape->H * (D / 8);
     delta_kernel<D><<<(unsigned)((threads + 255) / 256), 256, 0, stream>>>(*shape, *x, bounds, pairs);
     TRY(attention_launched("attention backward, delta", f));
+    if (attention_on_wgmma(shape))
+        return attention_wgmma_keys(shape, x, bounds, pairs, stream, f) &&
+               attention_wgmma_queries(shape, x, bounds, pairs, stream, f);
     if constexpr (D == 256) {
         TRY((launch_keys<D, 32, 1, CAP, false, true>(shape, x, bounds, pairs, stream, f)));
         TRY((launch_keys<D, 32, 1, CAP, true, false>(shape, x, bounds, pairs, stream, f)));
@@ -269,7 +276,7 @@ static bool launch_all(const attention_shape *shape, const attention_operands *x
 }
 
 size_t attention_workspace(const attention_shape *shape) {
-    return (size_t)shape->N * (size_t)shape->H * sizeof(float2);
+    return (size_t)attention_pair_rows(shape->N) * (size_t)shape->H * sizeof(float2);
 }
 
 bool attention_backward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,

@@ -9,6 +9,23 @@ static inline bool attention_launched(const char *what, failure *f) {
     return e == cudaSuccess || fail(f, FAIL_MACHINE, "%s: %s", what, cudaGetErrorString(e));
 }
 
+/* attention_wgmma.cu, _dkv.cu and _dq.cu: the forward, and the two kernels of the backward, where
+ * attention_on_wgmma(). */
+bool attention_wgmma_forward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
+                             cudaStream_t stream, failure *f);
+bool attention_wgmma_keys(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
+                          const float2 *pairs, cudaStream_t stream, failure *f);
+bool attention_wgmma_queries(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
+                             const float2 *pairs, cudaStream_t stream, failure *f);
+
+/* Where the lists of tiles lie in the table of bounds. */
+constexpr int ATTENTION_TILE = 128; /* rows */
+static __host__ __device__ inline int attention_tiles(int N) { return (N + ATTENTION_TILE - 1) / ATTENTION_TILE; }
+static __host__ __device__ inline int attention_order_of_queries(int N) { return 2 * N + 1; }
+static __host__ __device__ inline int attention_order_of_keys(int N) { return 2 * N + 1 + attention_tiles(N); }
+/* Rows of a head in the backward's work space: pairs[H, attention_pair_rows(N)]. */
+static __host__ __device__ inline int attention_pair_rows(int N) { return (N + 63) / 64 * 64; }
+
 /* `kernel` on `grid` with `bytes` of dynamic shared memory per block. */
 template <typename... P, typename... A>
 static bool attention_launch(const char *what, void (*kernel)(P...), dim3 grid, int bytes, cudaStream_t stream,

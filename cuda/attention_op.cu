@@ -1,5 +1,6 @@
-/* attention_op.cu - the ops attention and attention_bwd: cuDNN where it is fast and has an engine, else our own tensor-
- * core kernels (attention.cu), else the simple kernels below, which take any head width and float32.
+/* attention_op.cu - the ops attention and attention_bwd: our own kernels on wgmma where there are such, else cuDNN
+ * where it is fast and has an engine, else our own on mma.sync (attention.cu), else the simple kernels below, which
+ * take any head width and float32.
  *
  * cuDNN's plans are compiled when the scratch of the program is sized (ops are asked for it before a run begins), one
  * handle per shape and set of row strides; a run only looks them up.  A micro-batch of more documents than planned for
@@ -16,7 +17,8 @@ extern "C" {
 
 namespace {
 enum { LANES = 32, WIDEST = 256, WARPS = 4, MOST_HANDLES = 32 };
-/* Rows of a document, on average, below which our own backward is the faster one: 1.4 x at 135, 0.45 x at 2048. */
+/* Rows of a document, on average, below which our own backward on mma.sync is the faster one: 1.4 x at 135, 0.45 x at
+ * 2048. */
 enum { SHORT = 256 };
 enum { ROWS_Q, ROWS_K, ROWS_V, ROWS_O, ROWS_DO, ROWS_DQ, ROWS_DK, ROWS_DV, ROWS_COUNT };
 
@@ -203,10 +205,17 @@ attention_shape shape_of(int64_t N, int64_t width, int64_t kv_width, const op_at
     return s;
 }
 
-/* cuDNN's kernels are the faster ones on these cards, and there its work space does not grow with documents x rows. A
- * program of few rows does not earn back the compilation of its plans. */
-bool cudnn_pays(const attention_shape *s) {
-    if (state.own) return false;
+bool strides_fit(const int64_t *ld) {
+    for (int i = 0; i < ROWS_COUNT; i++)
+        if (ld[i] % 8) return false;
+    return true;
+}
+
+/* cuDNN's kernels are faster than those on mma.sync on these cards, and there its work space does not grow with
+ * documents x rows; those on wgmma are the fastest. A program of few rows does not earn back the compilation of cuDNN's
+ * plans. */
+bool cudnn_pays(const attention_shape *s, const int64_t *ld) {
+    if (state.own || (attention_on_wgmma(s) && strides_fit(ld))) return false;
     return (cuda_arch() / 10 == 9 || cuda_arch() / 10 == 10) && s->N >= 256 && s->d % 8 == 0;
 }
 
@@ -244,7 +253,7 @@ size_t scratch_bytes(const graph *g, const graph_op *op) {
     int64_t ld[ROWS_COUNT];
     strides_of(ld, g, op);
     handle *h = find_handle(&shape, ld, ROWS_COUNT);
-    if (!h && q->type == DTYPE_BF16 && cudnn_pays(&shape) && state.n < MOST_HANDLES) {
+    if (!h && q->type == DTYPE_BF16 && cudnn_pays(&shape, ld) && state.n < MOST_HANDLES) {
         h = &state.handles[state.n++];
         *h = {};
         h->shape = shape;

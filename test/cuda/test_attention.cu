@@ -10,6 +10,7 @@
  * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
  */
 #include "cudnn_attention.h"
+#include "device.h"
 #include "test_attention.h"
 
 #include <cuda_bf16.h>
@@ -99,6 +100,9 @@ struct triple {
     uint16_t &at(int i, int64_t row, int64_t c) { return part[used(i)].at(row, column[i] + c); }
 };
 
+/* Our own kernels are told of the documents' rows alone, cuDNN of all that the buffers have. */
+static attention_shape own_shape(const problem &p) { return {p.rows(), p.H, p.G, p.d, p.window, p.scale, p.cap}; }
+
 struct device_case {
     triple in, grad;
     buffer<uint16_t> o, dout;
@@ -108,7 +112,8 @@ struct device_case {
     void open(const problem &p, const inputs &host, size_t workspace_bytes, bool nan_padding) {
         in.open(p), grad.open(p);
         o.open(p.N, (int64_t)p.H * p.d), dout.open(p.N, (int64_t)p.H * p.d);
-        lse.open(p.N, p.H), cu.open(1, (int64_t)p.cu.size()), bounds.open(1, 2 * (int64_t)p.N + 1);
+        lse.open(p.N, p.H), cu.open(1, (int64_t)p.cu.size()),
+            bounds.open(1, (int64_t)attention_bounds_size(p.rows()) / 4);
         workspace.open(1, (int64_t)(workspace_bytes + 3) / 4);
         int64_t rows = nan_padding ? p.rows() : p.N;
         for (int64_t t = 0; t < rows; t++)
@@ -123,7 +128,7 @@ struct device_case {
         in.each(&buffer<uint16_t>::upload), dout.upload(), cu.upload();
         x = {in.rows[0],   in.rows[1],   in.rows[2],  {o.data(), o.cols}, (float *)lse.data(), {dout.data(), dout.cols},
              grad.rows[0], grad.rows[1], grad.rows[2]};
-        shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+        shape = own_shape(p);
     }
     void close() {
         in.close(), grad.close(), o.close(), dout.close(), lse.close(), cu.close(), bounds.close(), workspace.close();
@@ -134,7 +139,7 @@ struct device_case {
 
 static bool run_own(device_case &c, const problem &p, failure *f) {
     int32_t *bounds = (int32_t *)c.bounds.data();
-    return attention_bounds(bounds, (const int32_t *)c.cu.data(), p.docs(), p.N, 0, f) &&
+    return attention_bounds(bounds, (const int32_t *)c.cu.data(), p.docs(), p.rows(), 0, f) &&
            attention_forward(&c.shape, &c.x, bounds, 0, f) &&
            attention_backward(&c.shape, &c.x, bounds, c.workspace.data(), 0, f);
 }
@@ -164,6 +169,22 @@ template <typename GET> static error compare(const std::vector<double> &ref, GET
     return {e2 / fmax(r2, 1e-8 * (double)ref.size()), e_max / fmax(r_max, 1e-4)}; /* zeros are compared as they are */
 }
 
+/* Of a matrix that failed: the first elements that are far off, and how many there are. */
+template <typename GET>
+static void print_wrong(const char *name, const std::vector<double> &ref, int64_t cols, GET get) {
+    double r_max = 1e-4;
+    int64_t wrong = 0;
+    for (double r : ref) r_max = fmax(r_max, fabs(r));
+    for (size_t i = 0; i < ref.size(); i++) {
+        if (fabs(get(i) - ref[i]) <= 1.6e-2 * r_max) continue; /* not so of NaN */
+        if (wrong++ < 6)
+            printf("       %s[%lld, %lld] is %g, expected %g\n", name, (long long)i / cols, (long long)i % cols,
+                   (double)get(i), ref[i]);
+    }
+    if (wrong)
+        printf("       %lld of %lld elements of %s are far off\n", (long long)wrong, (long long)ref.size(), name);
+}
+
 /* Prints the errors; false where one is too large or something outside was written.  The gradients are compared with
  * those of the o that the forward stored, rounded to bf16: it is an input of the backward. */
 static bool judge(device_case &c, const problem &p, const inputs &host, const reference &forward, const char *who) {
@@ -171,16 +192,17 @@ static bool judge(device_case &c, const problem &p, const inputs &host, const re
     std::vector<uint16_t> o(c.o.host.begin() + GUARD, c.o.host.begin() + GUARD + rows * q_cols);
     reference ref = compute_reference(p, host, &o);
     ref.o = forward.o;
-    error e[5] = {
-        compare(ref.o, [&](size_t i) { return from_bf16(c.o.at((int64_t)i / q_cols, (int64_t)i % q_cols)); }),
-        compare(ref.dq, [&](size_t i) { return from_bf16(c.grad.at(0, (int64_t)i / q_cols, (int64_t)i % q_cols)); }),
-        compare(ref.dk, [&](size_t i) { return from_bf16(c.grad.at(1, (int64_t)i / k_cols, (int64_t)i % k_cols)); }),
-        compare(ref.dv, [&](size_t i) { return from_bf16(c.grad.at(2, (int64_t)i / k_cols, (int64_t)i % k_cols)); }),
-        compare(ref.lse, [&](size_t i) {
-            float value;
-            memcpy(&value, &c.lse.at((int64_t)i / p.H, (int64_t)i % p.H), 4);
-            return value;
-        })};
+    auto get_o = [&](size_t i) { return from_bf16(c.o.at((int64_t)i / q_cols, (int64_t)i % q_cols)); };
+    auto get_dq = [&](size_t i) { return from_bf16(c.grad.at(0, (int64_t)i / q_cols, (int64_t)i % q_cols)); };
+    auto get_dk = [&](size_t i) { return from_bf16(c.grad.at(1, (int64_t)i / k_cols, (int64_t)i % k_cols)); };
+    auto get_dv = [&](size_t i) { return from_bf16(c.grad.at(2, (int64_t)i / k_cols, (int64_t)i % k_cols)); };
+    auto get_lse = [&](size_t i) {
+        float value;
+        memcpy(&value, &c.lse.at((int64_t)i / p.H, (int64_t)i % p.H), 4);
+        return value;
+    };
+    error e[5] = {compare(ref.o, get_o), compare(ref.dq, get_dq), compare(ref.dk, get_dk), compare(ref.dv, get_dv),
+                  compare(ref.lse, get_lse)};
     bool good = true;
     for (int i = 0; i < 4; i++) good = good && e[i].nmse <= 1e-4 && e[i].max <= 1.6e-2;
     good = good && e[4].nmse <= 1e-8 && e[4].max <= 1e-4;
@@ -189,6 +211,11 @@ static bool judge(device_case &c, const problem &p, const inputs &host, const re
     printf("%-6s %-5s %-44s nmse o %.1e dq %.1e dk %.1e dv %.1e  max o %.1e dq %.1e dk %.1e dv %.1e lse %.1e%s\n",
            good && !touched ? "ok" : "FAILED", who, p.name.c_str(), e[0].nmse, e[1].nmse, e[2].nmse, e[3].nmse,
            e[0].max, e[1].max, e[2].max, e[3].max, e[4].max, touched ? "  WROTE OUTSIDE" : "");
+    if (!good) {
+        print_wrong("o", ref.o, q_cols, get_o), print_wrong("lse", ref.lse, p.H, get_lse);
+        print_wrong("dq", ref.dq, q_cols, get_dq), print_wrong("dk", ref.dk, k_cols, get_dk);
+        print_wrong("dv", ref.dv, k_cols, get_dv);
+    }
     return good && !touched;
 }
 
@@ -198,7 +225,7 @@ struct tally {
 
 static void test_own(const problem &p, const inputs &host, const reference &ref, tally *t) {
     device_case c;
-    attention_shape shape = {p.N, p.H, p.G, p.d, p.window, p.scale, p.cap};
+    attention_shape shape = own_shape(p);
     c.open(p, host, attention_workspace(&shape), true);
     failure f = {};
     bool good = run_own(c, p, &f);
@@ -261,33 +288,37 @@ static void test_cudnn(const problem &p, const inputs &host, const reference &re
 
 /* ---- speed ---- */
 
-template <typename LAUNCH> static double median_us(LAUNCH launch) {
-    enum { RUNS = 31, WARM = 5 };
-    cudaEvent_t begin, end;
-    std::vector<float> ms;
-    CUDA(cudaEventCreate(&begin));
-    CUDA(cudaEventCreate(&end));
-    for (int i = 0; i < WARM + RUNS; i++) {
-        CUDA(cudaEventRecord(begin));
-        launch();
-        CUDA(cudaEventRecord(end));
-        CUDA(cudaEventSynchronize(end));
-        float t;
-        CUDA(cudaEventElapsedTime(&t, begin, end));
-        if (i >= WARM) ms.push_back(t);
-    }
-    CUDA(cudaEventDestroy(begin));
-    CUDA(cudaEventDestroy(end));
-    for (size_t i = 0; i < ms.size(); i++)
-        for (size_t j = i + 1; j < ms.size(); j++)
-            if (ms[j] < ms[i]) std::swap(ms[i], ms[j]);
-    return 1e3 * ms[ms.size() / 2];
-}
-
 static double seconds() {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Microseconds of a launch among others of its kind: for a third of a second, of which the last two thirds count, as
+ * the card's clock follows its power. */
+template <typename LAUNCH> static double steady_us(LAUNCH launch) {
+    const double wanted = 0.35;
+    cudaEvent_t begin, end;
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    launch();
+    CUDA(cudaDeviceSynchronize());
+    double once = seconds();
+    for (int i = 0; i < 4; i++) launch();
+    CUDA(cudaDeviceSynchronize());
+    once = (seconds() - once) / 4;
+    const int runs = 3 + (int)(wanted / once), before = runs / 3;
+    for (int i = 0; i < runs; i++) {
+        if (i == before) CUDA(cudaEventRecord(begin));
+        launch();
+    }
+    CUDA(cudaEventRecord(end));
+    CUDA(cudaEventSynchronize(end));
+    float ms;
+    CUDA(cudaEventElapsedTime(&ms, begin, end));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    return 1e3 * ms / (runs - before);
 }
 
 static void must(bool done, const failure *f) {
@@ -324,9 +355,9 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
     if (own) {
         must(run_own(c, p, &f), &f);
         const int32_t *bounds = (const int32_t *)c.bounds.data();
-        double forward = median_us([&] { must(attention_forward(&shape, &c.x, bounds, 0, &f), &f); });
+        double forward = steady_us([&] { must(attention_forward(&shape, &c.x, bounds, 0, &f), &f); });
         double backward =
-            median_us([&] { must(attention_backward(&shape, &c.x, bounds, c.workspace.data(), 0, &f), &f); });
+            steady_us([&] { must(attention_backward(&shape, &c.x, bounds, c.workspace.data(), 0, &f), &f); });
         print_speed("own", p, forward, backward);
     }
     if (a) {
@@ -334,8 +365,8 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
         must(cudnn_attention_prepare(a, (const int32_t *)c.cu.data(), p.docs(), p.longest(), 0, &f), &f);
         prepared = seconds() - prepared;
         must(run_cudnn(a, c, p, &f), &f);
-        double forward = median_us([&] { must(cudnn_attention_forward(a, &c.x, c.workspace.data(), 0, &f), &f); });
-        double backward = median_us([&] { must(cudnn_attention_backward(a, &c.x, c.workspace.data(), 0, &f), &f); });
+        double forward = steady_us([&] { must(cudnn_attention_forward(a, &c.x, c.workspace.data(), 0, &f), &f); });
+        double backward = steady_us([&] { must(cudnn_attention_backward(a, &c.x, c.workspace.data(), 0, &f), &f); });
         print_speed("cudnn", p, forward, backward);
         printf("       cudnn %d, workspace %.1f MiB, opened in %.0f ms, prepared in %.0f ms\n",
                cudnn_attention_version(a), (double)cudnn_bytes / 1048576, 1e3 * opened, 1e3 * prepared);
@@ -386,7 +417,7 @@ static bool compare_case(const problem &p, const char *library) {
     int32_t *bounds = (int32_t *)c.bounds.data(), *cu = (int32_t *)c.cu.data();
     must(cudnn_attention_prepare(a, cu, p.docs(), p.longest(), 0, &f), &f);
     must(cudnn_attention_forward(a, &c.x, c.workspace.data(), 0, &f), &f);
-    must(attention_bounds(bounds, cu, p.docs(), p.N, 0, &f), &f);
+    must(attention_bounds(bounds, cu, p.docs(), p.rows(), 0, &f), &f);
     must(attention_backward(&c.shape, &c.x, bounds, c.workspace.data(), 0, &f), &f);
     CUDA(cudaDeviceSynchronize());
     c.download();
@@ -479,8 +510,9 @@ static int run(int argc, char **argv) {
                    2;
     }
     if (probing) return probe(library);
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return printf("skip: no GPU\n"), 77;
+    const backend *card;
+    failure f = {};
+    if (!cuda_backend_find(&card, 0, &f)) return printf("skip: %s\n", f.text), 77;
     cudaDeviceProp prop;
     CUDA(cudaGetDeviceProperties(&prop, 0));
     printf("%s, sm_%d%d, %d multiprocessors\n", prop.name, prop.major, prop.minor, prop.multiProcessorCount);

@@ -31,6 +31,10 @@ std::vector<problem> test_problems() {
             all.push_back(make_problem("odd N, 33 rows of padding", {5, 60, 33}, 33, h[0], h[1], d));
         }
         all.push_back(make_problem("one row", {1}, 0, 2, 1, d));
+        all.push_back(make_problem("7, 300, 130", {7, 300, 130}, 0, 6, 2, d)); /* three heads do not pair */
+        /* rows of a tile see far more than its other rows; more tiles and heads than a card has multiprocessors */
+        all.push_back(make_problem("64, 600", {64, 600}, 3, 8, 2, d));
+        all.push_back(make_problem("64, 600, 1, 900, 63, 700", {64, 600, 1, 900, 63, 700}, 17, 8, 8, d));
         all.push_back(make_problem("one of 600", {600}, 24, 4, 1, d));
         for (int window : {4, 100}) {
             problem p = make_problem("window " + std::to_string(window) + ", 300, 1, 150", {300, 1, 150}, 5, 8, 2, d);
@@ -57,7 +61,9 @@ std::vector<problem> test_problems() {
 std::vector<problem> speed_problems() {
     std::vector<problem> all;
     for (int n : {2048, 8192, 32768}) all.push_back(make_problem("one of " + std::to_string(n), {n}, 0, 32, 8, 128));
-    all.push_back(make_problem("4 of 2048", {2048, 2048, 2048, 2048}, 0, 32, 8, 128));
+    for (int n : {256, 512, 1024, 2048})
+        all.push_back(make_problem(std::to_string(8192 / n) + " of " + std::to_string(n), std::vector<int>(8192 / n, n),
+                                   0, 32, 8, 128));
     std::vector<int> alpaca; /* about 60 documents, mean about 135 */
     uint32_t state = 1;
     for (int left = 8192; left > 0;) {
