@@ -204,10 +204,12 @@ bool file_check_folder(const char *path, failure *f) {
     if (!path[0]) return fail(f, FAIL_INPUT, "found \"\", expected a folder's path");
     arena a = {0};
     const char *at = path;
-    while (!file_exists(at) && strcmp(at, ".") != 0) at = path_folder(&a, at);
+    struct stat s = {0};
+    while (stat(at, &s) != 0 && strcmp(at, ".") != 0) at = path_folder(&a, at);
     bool ok = true;
-    if (!file_is_folder(at)) ok = fail(f, FAIL_INPUT, "%s is a file, expected a folder", at);
-    else if (access(at, W_OK) != 0) ok = fail_errno(f, FAIL_MACHINE, "%s", at);
+    if (!S_ISDIR(s.st_mode)) ok = fail(f, FAIL_INPUT, "%s is a file, expected a folder", at);
+    else if (access(at, W_OK) != 0 && errno != ENOENT) /* else another run that ended removed it since */
+        ok = fail_errno(f, FAIL_MACHINE, "%s", at);
     arena_free(&a);
     return ok;
 }
