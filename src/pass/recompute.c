@@ -3,7 +3,9 @@
  * Before the first backward op of a layer it repeats forward ops of that layer into fresh values and points the layer's
  * backward ops at them, so that the originals die in the forward half; the planner sees to the memory.
  *   cheap: repeats what costs one pass over memory (norms, activations, dropout); products and attention are kept.
- *   full:  repeats the whole layer from its input.
+ *   full:  repeats the whole layer from its input, but for its last product.
+ * Of the last layer nothing is repeated where the loss comes in chunks: its way back begins where its forward half has
+ * just ended, so what it keeps needs no memory that another layer's repeats would not.  (Beside full logits it would.)
  * The repeats run the same kernels on the same bits, so results do not change. */
 #include "base/array.h"
 #include "pass/pass.h"
@@ -43,13 +45,9 @@ static bool cheap_form(const graph_op *o, vid v, graph_op *again) {
     }
 }
 
-/* The op again, as much of it as `needed` asks for. A fused residual add is not repeated: its sum is what crosses the
- * layer's edge. Of the last product of a layer only the adapter's s is needed (folded, its y and rstd are the stream
- * that crosses the edge). */
-static graph_op full_form(const graph_op *o, const bool *needed) {
+/* The op again. A fused residual add is not repeated: its sum is what crosses the layer's edge. */
+static graph_op full_form(const graph_op *o) {
     graph_op again = *o;
-    if (o->kind == OP_linear_lora && !needed[o->out[0]])
-        again = (graph_op){OP_linear, {o->in[LORA_X], o->in[LORA_A]}, {o->out[1]}, .layer = o->layer};
     if (o->kind == OP_norm_qkv_rope && o->out[NQR_SUM]) {
         again.in[NQR_A] = o->out[NQR_SUM];
         again.in[NQR_B] = again.out[NQR_SUM] = 0;
@@ -71,7 +69,9 @@ static bool repeat_form(const context *c, vid v, int layer, graph_op *again) {
     int i = v ? c->producer[v] : -1;
     if (i < 0 || c->old[i].layer != layer) return false;
     if (c->level == RECOMPUTE_CHEAP) return cheap_form(&c->old[i], v, again);
-    *again = full_form(&c->old[i], c->needed);
+    /* Of the last product of a layer only the adapter's s is needed: as few numbers as its rank, they are kept. */
+    if (c->old[i].kind == OP_linear_lora && !c->needed[c->old[i].out[LORA_Y]]) return false;
+    *again = full_form(&c->old[i]);
     for (int k = 0; k < GRAPH_MAX_OUT; k++)
         if (again->out[k] == v) return true;
     return false;
@@ -120,9 +120,16 @@ static void repeat_layer(context *c, int layer, int n_values) {
     arrfree(repeats);
 }
 
+static bool has_op(const graph *g, op_kind kind) {
+    for (int i = 0; i < (int)arrlen(g->ops); i++)
+        if (g->ops[i].kind == kind) return true;
+    return false;
+}
+
 void pass_recompute(graph *g, recompute_level level) {
     if (level == RECOMPUTE_NONE) return;
-    int n_values = (int)arrlen(g->values), n_old = (int)arrlen(g->ops), repeated = 0;
+    bool last_too = !has_op(g, OP_linear_ce);
+    int n_values = (int)arrlen(g->values), n_old = (int)arrlen(g->ops), reached = 0;
     context c = {g,
                  g->ops,
                  xcalloc((size_t)n_values, sizeof(int)),
@@ -136,7 +143,10 @@ void pass_recompute(graph *g, recompute_level level) {
     g->ops = NULL;
     for (int i = 0; i < n_old; i++) {
         graph_op o = c.old[i];
-        if (o.backward && o.layer && o.layer != repeated) repeat_layer(&c, repeated = o.layer, n_values);
+        if (o.backward && o.layer && o.layer != reached) {
+            if (reached || last_too) repeat_layer(&c, o.layer, n_values);
+            reached = o.layer;
+        }
         if (o.backward && o.layer)
             for (int k = 0; k < GRAPH_MAX_IN; k++)
                 if (o.in[k] < n_values && c.fresh[o.in[k]]) o.in[k] = c.fresh[o.in[k]];

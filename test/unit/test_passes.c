@@ -181,35 +181,48 @@ static void backward_does_no_needless_work(void **state) {
     graph_free(&g);
 }
 
-/* What backward ops read of the forward half: bytes that must live across. */
-static int64_t kept_bytes(const graph *g) {
+/* What backward ops read of the forward half, but for a layer's: bytes that must live across. */
+static int64_t kept_bytes(const graph *g, int but) {
     bool *read = xcalloc((size_t)arrlen(g->values), sizeof *read);
     int64_t bytes = 0;
     for (int i = g->n_forward; i < arrlen(g->ops); i++)
         for (int k = 0; k < GRAPH_MAX_IN; k++) read[g->ops[i].in[k]] = true;
     for (int i = 0; i < g->n_forward; i++)
         for (int k = 0; k < GRAPH_MAX_OUT; k++)
-            if (g->ops[i].out[k] && read[g->ops[i].out[k]]) bytes += value_bytes(&g->values[g->ops[i].out[k]]);
+            if (g->ops[i].out[k] && g->ops[i].layer != but && read[g->ops[i].out[k]])
+                bytes += value_bytes(&g->values[g->ops[i].out[k]]);
     free(read);
     return bytes;
+}
+
+static int repeats_of(const graph *g, int layer) {
+    int n = 0;
+    for (int i = g->n_forward; i < arrlen(g->ops); i++)
+        n += g->ops[i].layer == layer && strncmp(g->values[g->ops[i].out[0]].name, "again.", 6) == 0;
+    return n;
 }
 
 static void recompute_keeps_less(void **state) {
     (void)state;
     for (int fused = 0; fused < 2; fused++) {
-        int64_t kept[RECOMPUTE_COUNT];
+        int64_t kept[RECOMPUTE_COUNT], of_others = 0;
         for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
             graph g;
             failure f;
             program_build(&g, &(program_kind){.rank = 2, .fused = fused, .level = level}, 8, &f);
             assert_true(pass_verify(&g, &f));
-            kept[level] = kept_bytes(&g);
+            kept[level] = kept_bytes(&g, -1);
+            of_others = kept_bytes(&g, fused ? 2 : -1);
+            assert_true((repeats_of(&g, 1) > 0) == (level != RECOMPUTE_NONE));
+            /* of the last layer, whose way back comes at once, only beside full logits */
+            assert_true((repeats_of(&g, 2) > 0) == (level != RECOMPUTE_NONE && !fused));
             graph_free(&g);
         }
         assert_true(kept[RECOMPUTE_CHEAP] < kept[RECOMPUTE_NONE]);
         assert_true(kept[RECOMPUTE_FULL] < kept[RECOMPUTE_CHEAP]);
-        /* full: the two layers' inputs, the last norm's input and output, its rstd, lse and nll: nothing of a layer */
-        assert_true(kept[RECOMPUTE_FULL] <= (int64_t)sizeof(float) * 8 * (5 * 24 + 3) + (fused ? 0 : 4 * 8 * 31));
+        /* full: the two layers' inputs, the last norm's input and output, its rstd, lse and nll: nothing of a layer
+         * but, fused, s of its last product */
+        assert_true(of_others <= (int64_t)sizeof(float) * 8 * (5 * 24 + 3) + 4 * 8 * (fused ? 2 : 31));
     }
 }
 
