@@ -8,6 +8,8 @@
 set -u
 cd "$(dirname "$0")/.."
 program=${1:?the path of liger-sft} peer=${2:-} python=${PYTHON:-python3}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 say() { [ -z "${ONLY:-}" ] || [[ "$1" == *"$ONLY"* ]] && printf '\n# %s\n' "$1"; }
 # ours TITLE SHAPES LENGTH BATCH ARGUMENTS...
 ours() {
@@ -15,9 +17,13 @@ ours() {
     "$program" bench --model "configs/shapes/$2" --device cuda --lora_rank 64 --lora_alpha 128 --max_length "$3" \
         --per_device_train_batch_size "$4" --gradient_accumulation_steps 1 "${@:5}" 2>&1
 }
-theirs() { # TITLE ARGUMENTS...
+theirs() { # TITLE ARGUMENTS... A peer that does not run ends all: figures without it say little.
     [ -n "$peer" ] && say "peer: $1" || return 0
-    "$python" "$peer" --liger 1 --adapter bf16 --rank 64 --steps 8 "${@:2}" 2>&1 | grep '^{'
+    "$python" "$peer" --liger 1 --adapter bf16 --rank 64 --steps 8 "${@:2}" >"$log" 2>&1
+    grep '^{' "$log" && return
+    echo "the peer gave no figures:"
+    tail -n 5 "$log"
+    exit 1
 }
 
 nvidia-smi --query-gpu=name,driver_version,power.limit,clocks.max.sm --format=csv,noheader
