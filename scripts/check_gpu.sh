@@ -46,6 +46,11 @@ if [ -n "${SANITIZER:-}" ]; then
     # with a soft cap: on mma.sync, on every card
     check "racecheck: own attention" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_attention" --own \
         --case "cap 5"
+    for tool in memcheck racecheck; do
+        check "$tool: attention on wgmma" compute-sanitizer --error-exitcode 9 --tool $tool "$build/test_attention" --own \
+            --case "64, 600"
+    done
+    check "racecheck: thin products" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_thin" --few
     for op in rms_norm add_rms_norm rms_norm_bwd rope glu_bwd cross_entropy embed dropout gather; do
         check "racecheck: $op" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_cuda_ops" "$op"
     done
