@@ -533,7 +533,7 @@ static int run(int argc, char **argv) {
     if (own && cudnn) compare_all(library, only, &t);
     if (t.weak) printf("%d of cuDNN's only with finite values behind the pack\n", t.weak);
     printf("%d passed, %d failed, %d skipped\n", t.passed + t.weak, t.failed, t.skipped);
-    return t.failed ? 1 : 0;
+    return t.failed || t.passed + t.weak + t.skipped == 0; /* a name that no case has is a mistake */
 }
 
 int main(int argc, char **argv) {

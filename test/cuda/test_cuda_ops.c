@@ -233,5 +233,5 @@ int main(int argc, char **argv) {
     if (!only || strcmp(only, "adamw") == 0) check_adamw(&t, b);
     printf("%d passed, %d failed, %d skipped (%ld s)\n", t.passed, t.failed, t.skipped, (long)(time(NULL) - start));
     b->close();
-    return t.failed != 0;
+    return t.failed || t.passed + t.skipped == 0; /* a name that no case has is a mistake */
 }
