@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench_cards.sh - what several cards of one machine give, for docs/bench/h200xN.md: data parallel and spread training beside
-# one card in the same lease, the same losses, what the links carry; last, ranks_gpu.sh.
+# one card of the same machine, the same losses, what the links carry; last, ranks_gpu.sh.
 #   bench_cards.sh BUILD/liger-sft | tee FILE
 # CARDS: how many (all that nvidia-smi lists). One, a world of one over NCCL, tries the script; so does DEVICE=cpu, as many MPI
 # ranks on small shapes.

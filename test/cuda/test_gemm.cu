@@ -8,17 +8,12 @@
  * Inputs are exact in bf16, so the reference differs by rounding of sums and of the result alone; TF32 would show. */
 #include "cuda.cuh"
 #include "gemm.h"
+#include "random.cuh"
 
 #include <vector>
 
 namespace {
 enum { GUARD = 256, SKIPPED = 77 };
-
-void stop_on(cudaError_t e, const char *what) {
-    if (e == cudaSuccess) return;
-    printf("%s: %s\n", what, cudaGetErrorString(e));
-    abort();
-}
 
 uint64_t random_state = 1;
 /* Exact in bf16: -1 to 1 in steps of 1/64 */

@@ -1,13 +1,16 @@
 /* test_thin.cu - cuda/thin.cu against sums in double, and its speed against cuBLASLt's products.
  *
- *   test_thin          odd and even rows, widths, ranks and strides, one to three adapters: every element, and what
- * must not be written; each case runs twice and must give the same bits test_thin --few    some of the cases, for
- * compute-sanitizer test_thin --perf   microseconds at the shapes of a layer, each contender by itself for a fifth of a
- * second: the library's products, and ours as it is and with chains of 1 and 8 slabs. Operands walk through 6 GiB
+ *   test_thin          odd and even rows, widths, ranks and strides, one to three adapters: every element, and
+ *                      what must not be written; each case runs twice and must give the same bits
+ *   test_thin --few    some of the cases, for compute-sanitizer
+ *   test_thin --perf   microseconds at the shapes of a layer, each contender by itself for a fifth of a second:
+ *                      the library's products, and ours as it is and with chains of 1 and 8 slabs; operands walk
+ *                      through 6 GiB
  *
  * Operands are random bf16; what lies between and around them is NaN, so reading it shows. */
 #include "cuda.cuh"
 #include "gemm.h"
+#include "random.cuh"
 #include "thin.h"
 
 #include <unistd.h>
@@ -15,19 +18,6 @@
 
 namespace {
 enum { GUARD = 4096, SKIPPED = 77, WATCHDOG_SECONDS = 60 };
-
-void stop_on(cudaError_t e, const char *what) {
-    if (e == cudaSuccess) return;
-    printf("%s: %s\n", what, cudaGetErrorString(e));
-    fflush(stdout);
-    abort();
-}
-
-__device__ float random_value(uint64_t i, uint32_t seed) {
-    uint32_t h = (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32) ^ seed * 40503u;
-    h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u, h ^= h >> 16;
-    return ((float)(h >> 8) / (float)(1 << 24) - 0.5f) * 2;
-}
 
 /* Sentinels are NaNs that no sum gives. */
 template <typename T> __device__ T sentinel();
@@ -406,7 +396,7 @@ int main(int argc, char **argv) {
     const backend *b;
     failure f = {};
     const char *mode = argc > 1 ? argv[1] : "";
-    alarm(WATCHDOG_SECONDS); /* a turn that never comes ends the test, not the lease */
+    alarm(WATCHDOG_SECONDS); /* a turn that never comes ends the test */
     if (!cuda_backend_find(&b, 0, &f)) return printf("skip: %s\n", f.text), SKIPPED;
     if (!b->open(&f)) return printf("%s\n", f.text), 3;
     int64_t M = 64;

@@ -15,6 +15,7 @@
  * Operands are random bf16; what lies between their rows and around them is NaN, so reading it shows. */
 #include "cuda.cuh"
 #include "gemm.h"
+#include "random.cuh"
 #include "wgmma_gemm.h"
 
 #include <algorithm>
@@ -24,22 +25,6 @@
 namespace {
 enum { GUARD = 4096, SKIPPED = 77, WATCHDOG_SECONDS = 90, POSITIONS = 5000 };
 const uint16_t SENTINEL = 0x7FC1; /* a NaN that no sum gives */
-
-void stop_on(cudaError_t e, const char *what) {
-    if (e == cudaSuccess) return;
-    printf("%s: %s\n", what, cudaGetErrorString(e));
-    fflush(stdout);
-    abort();
-}
-
-__device__ uint32_t random_bits(uint64_t i, uint32_t seed) {
-    uint32_t h = (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32) ^ seed * 40503u;
-    h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u;
-    return h ^ h >> 16;
-}
-__device__ float random_value(uint64_t i, uint32_t seed) {
-    return ((float)(random_bits(i, seed) >> 8) / (float)(1 << 24) - 0.5f) * 2;
-}
 
 __global__ void fill_kernel(uint16_t *x, int64_t n, int64_t rows, int64_t cols, int64_t ld, uint32_t seed) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
@@ -680,7 +665,7 @@ int main(int argc, char **argv) {
     const backend *b;
     failure f = {};
     const char *mode = argc > 1 ? argv[1] : "";
-    alarm(WATCHDOG_SECONDS); /* a barrier that is never met ends the test, not the lease */
+    alarm(WATCHDOG_SECONDS); /* a barrier that is never met ends the test */
     if (!cuda_backend_find(&b, 0, &f)) return printf("skip: %s\n", f.text), SKIPPED;
     if (!b->open(&f)) return printf("%s\n", f.text), 3;
     gemm_close();
