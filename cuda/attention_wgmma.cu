@@ -207,10 +207,10 @@ template <int D>
 bool launch_forward(const attention_shape *s, const attention_operands *x, const int32_t *bounds, cudaStream_t stream,
                     failure *f) {
     forward_maps maps;
-    TRY(map_matrix(&maps.q, x->q.data, s->N, s->H * D, x->q.ld, 64, f));
-    TRY(map_matrix(&maps.k, x->k.data, s->N, s->G * D, x->k.ld, 64, f));
-    TRY(map_matrix(&maps.v, x->v.data, s->N, s->G * D, x->v.ld, 64, f));
-    TRY(map_matrix(&maps.o, x->o.data, s->N, s->H * D, x->o.ld, 64, f));
+    TRY(map_heads(&maps.q, x->q, s, s->H, f));
+    TRY(map_heads(&maps.k, x->k, s, s->G, f));
+    TRY(map_heads(&maps.v, x->v, s, s->G, f));
+    TRY(map_heads(&maps.o, x->o, s, s->H, f));
     return attention_launch_walk("attention forward", forward_kernel<D>, attention_tiles(s->N) * s->H,
                                  forward_layout<D>::TOTAL, stream, f, *s, x->lse, bounds, maps);
 }

@@ -187,6 +187,10 @@ struct rows_seen {
     }
 };
 
+/* Rows of `heads` heads, in boxes of 64 by 64. */
+inline bool map_heads(CUtensorMap *map, const attention_rows &x, const attention_shape *s, int heads, failure *f) {
+    return map_matrix(map, x.data, s->N, heads * s->d, x.ld, 64, f);
+}
 } // namespace attention
 
 /* `kernel` on as many blocks as there are multiprocessors, or items. */

@@ -255,12 +255,12 @@ template <int D>
 bool launch_keys(const attention_shape *s, const attention_operands *x, const int32_t *bounds, const float2 *pairs,
                  cudaStream_t stream, failure *f) {
     keys_maps maps;
-    TRY(map_matrix(&maps.k, x->k.data, s->N, s->G * D, x->k.ld, 64, f));
-    TRY(map_matrix(&maps.v, x->v.data, s->N, s->G * D, x->v.ld, 64, f));
-    TRY(map_matrix(&maps.q, x->q.data, s->N, s->H * D, x->q.ld, 64, f));
-    TRY(map_matrix(&maps.dout, x->dout.data, s->N, s->H * D, x->dout.ld, 64, f));
-    TRY(map_matrix(&maps.dk, x->dk.data, s->N, s->G * D, x->dk.ld, 64, f));
-    TRY(map_matrix(&maps.dv, x->dv.data, s->N, s->G * D, x->dv.ld, 64, f));
+    TRY(map_heads(&maps.k, x->k, s, s->G, f));
+    TRY(map_heads(&maps.v, x->v, s, s->G, f));
+    TRY(map_heads(&maps.q, x->q, s, s->H, f));
+    TRY(map_heads(&maps.dout, x->dout, s, s->H, f));
+    TRY(map_heads(&maps.dk, x->dk, s, s->G, f));
+    TRY(map_heads(&maps.dv, x->dv, s, s->G, f));
     return attention_launch_walk("attention backward, dk dv", keys_kernel<D>, attention_tiles(s->N) * s->G,
                                  keys_layout<D>::TOTAL, stream, f, *s, bounds, pairs, maps);
 }

@@ -270,7 +270,7 @@ struct add_rows {
 typedef reads_pieces<add_rows> add_epilogue;
 
 /* The sums are dy of y = act(gate) up: dgate, dup, and y once more, with the bits that the forward half gave it. Short:
- * the kernel's code is 107 KB, and with 157 KB it took three times as long (docs/kernels/wgmma.md). */
+ * the kernel's code is 107 KB; with 157 KB this epilogue took three times as long (docs/kernels/wgmma.md). */
 struct glu_bwd_rows {
     enum { READ = 2, STORED = 3 };
     float dots[2] = {0, 0};
