@@ -14,7 +14,7 @@ void cuda_op_gate_up_glu(const kernel_call *call) {
     int64_t n = call->batch->rows;
     product_stack p = {2, &in[GUG_WG], NULL, &in[GUG_AG], call->op->attr.scale};
     product_forward(&p, &in[GUG_X], y, s, n);
-    cuda_glu(&out[GUG_Y], y[0], y[1], n, call->op->attr.glu);
+    if (out[GUG_Y].data) cuda_glu(&out[GUG_Y], y[0], y[1], n, call->op->attr.glu);
 }
 
 size_t cuda_scratch_gate_up_bwd(const graph *g, const graph_op *op) {

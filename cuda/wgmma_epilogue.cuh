@@ -189,6 +189,7 @@ struct glu_epilogue : reads_nothing {
         for (int piece = 0; piece < N / 64; piece++) {
             out.put(sums, piece, &maps.c[0], col + piece * 64, row);
             out.put(sums, piece + N / 64, &maps.c[1], col + piece * 64, row);
+            if (args.stored < 3) continue; /* y is not wanted */
 #pragma unroll
             for (int i = piece * 32; i < piece * 32 + 32; i++) {
                 uint32_t stored = two(sums[i], sums[i + N / 2]);

@@ -39,7 +39,7 @@ wants wants_of(const wgmma_call *g) {
     switch (g->kind) {
     case WGMMA_PLAIN: return {GEMM_NT, true, false, false, false, false, false};
     case WGMMA_ROPE: return {GEMM_NT, false, false, false, false, false, false};
-    case WGMMA_GLU: return {GEMM_NT, false, true, true, true, false, false};
+    case WGMMA_GLU: return {GEMM_NT, false, true, true, g->y != NULL, false, false};
     case WGMMA_ADD: return {GEMM_NT, false, false, false, false, true, false};
     case WGMMA_GLU_BWD: return {GEMM_NN, false, false, true, g->y != NULL, true, true};
     case WGMMA_NORM_BWD: return {GEMM_NN, false, false, false, false, true, true};

@@ -59,7 +59,7 @@ typedef struct {
     glu_kind glu;
     const void *b_up, *b2_up; /* WGMMA_GLU: as b and b2, with their strides */
     void *c_up;               /* as c, with its stride */
-    void *y;                  /* [rows,cols], WGMMA_GLU; WGMMA_GLU_BWD too, where it is not NULL */
+    void *y;                  /* [rows,cols], WGMMA_GLU and WGMMA_GLU_BWD; NULL: not wanted */
     int64_t ldy;
     const void *in, *in_up;  /* [rows,cols], of the kinds that name them; may be c and c_up */
     int64_t ld_in, ld_in_up; /* ld_in_up 0: ld_in */

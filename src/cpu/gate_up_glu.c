@@ -28,7 +28,7 @@ void cpu_op_gate_up_glu(const kernel_call *call) {
     if (in[GUG_AG].data) cpu_lora(gate, out[GUG_SG].data, x, &in[GUG_AG], &in[GUG_BG], n, scale, scratch);
     cpu_linear(up, x, &in[GUG_WU], NULL, n, false, scratch);
     if (in[GUG_AU].data) cpu_lora(up, out[GUG_SU].data, x, &in[GUG_AU], &in[GUG_BU], n, scale, scratch);
-    cpu_glu(out[GUG_Y].data, gate, up, n, in[GUG_WG].rows, call->op->attr.glu);
+    if (out[GUG_Y].data) cpu_glu(out[GUG_Y].data, gate, up, n, in[GUG_WG].rows, call->op->attr.glu);
 }
 
 int64_t cpu_scratch_gate_up_bwd(const graph *g, const graph_op *op) {

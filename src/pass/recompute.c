@@ -45,9 +45,11 @@ static bool cheap_form(const graph_op *o, vid v, graph_op *again) {
     }
 }
 
-/* The op again. A fused residual add is not repeated: its sum is what crosses the layer's edge. */
-static graph_op full_form(const graph_op *o) {
+/* The op again. A fused residual add is not repeated: its sum is what crosses the layer's edge; nor is a y that the way
+ * back makes of gate and up. */
+static graph_op full_form(const graph_op *o, const bool *needed) {
     graph_op again = *o;
+    if (o->kind == OP_gate_up_glu && !needed[o->out[GUG_Y]]) again.out[GUG_Y] = 0;
     if (o->kind == OP_norm_qkv_rope && o->out[NQR_SUM]) {
         again.in[NQR_A] = o->out[NQR_SUM];
         again.in[NQR_B] = again.out[NQR_SUM] = 0;
@@ -71,7 +73,7 @@ static bool repeat_form(const context *c, vid v, int layer, graph_op *again) {
     if (c->level == RECOMPUTE_CHEAP) return cheap_form(&c->old[i], v, again);
     /* Of the last product of a layer only the adapter's s is needed: as few numbers as its rank, they are kept. */
     if (c->old[i].kind == OP_linear_lora && !c->needed[c->old[i].out[LORA_Y]]) return false;
-    *again = full_form(&c->old[i]);
+    *again = full_form(&c->old[i], c->needed);
     for (int k = 0; k < GRAPH_MAX_OUT; k++)
         if (again->out[k] == v) return true;
     return false;

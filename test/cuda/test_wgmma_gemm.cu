@@ -274,8 +274,8 @@ struct product {
     }
     static bool glu(const problem &p) { return p.kind == WGMMA_GLU; }
     static bool has_up(const problem &p) { return glu(p) || p.kind == WGMMA_GLU_BWD; }
-    /* Of tails of 8 columns the way back goes without. */
-    static bool has_y(const problem &p) { return glu(p) || (p.kind == WGMMA_GLU_BWD && p.rank != 8); }
+    /* Of tails of 8 columns it goes without. */
+    static bool has_y(const problem &p) { return (glu(p) || p.kind == WGMMA_GLU_BWD) && p.rank != 8; }
     static int64_t b_rows(const problem &p, int64_t depth) { return p.form == GEMM_NT ? p.cols : depth; }
     static int64_t b_cols(const problem &p, int64_t depth) { return p.form == GEMM_NT ? depth : p.cols; }
 };
