@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#include "base/dtype.h"
 #include "base/failure.h"
 
 typedef struct {
@@ -33,6 +34,10 @@ typedef struct {
     attention_rows q, k, v, o; /* [N, H d], [N, G d], [N, G d], [N, H d] */
     float *lse;                /* [N, H], natural log of the sum of exp(score) */
     attention_rows dout, dq, dk, dv;
+    /* Backward: where rope turned q and k, by pos[row] freq[j], dq and dk are those from before it. */
+    const int32_t *pos; /* [N]; NULL: they did not turn */
+    const float *freq;  /* [d / 2] */
+    float *dot;         /* [N], of each row <dq, q> + <dk, k> + <dv, v>; NULL: not wanted. With pos only */
 } attention_operands;
 
 /* For each row its document's first row and the row behind its last: int32 bounds[2 N + 1], the last entry N; behind
@@ -47,11 +52,17 @@ bool attention_on_wgmma(const attention_shape *shape);
 bool attention_forward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                        cudaStream_t stream, failure *f);
 
-/* Reads q, k, v, o, lse and dout; overwrites dq, dk and dv.  workspace: attention_workspace() bytes, 16-byte
- * aligned: 8 bytes per row, of which there are a multiple of 64, and query head. */
-size_t attention_workspace(const attention_shape *shape);
+/* Reads q, k, v, o, lse and dout; overwrites dq, dk, dv and dot.  workspace: attention_workspace() bytes, 16-byte
+ * aligned: 8 bytes per row, of which there are a multiple of 64, and query head; on wgmma with pos (`turned`) also 4
+ * bytes per row and column of a head, and per row and head. */
+size_t attention_workspace(const attention_shape *shape, bool turned);
 bool attention_backward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                         void *workspace, cudaStream_t stream, failure *f);
+
+/* What attention_backward() does with pos, by itself, behind another backward: x->dq turned back goes to dq (which may
+ * be x->dq), dk stays in its place.  bf16 or float32, any d; nothing needs to be aligned. */
+bool attention_turn(const attention_shape *shape, const attention_operands *x, attention_rows dq, dtype type,
+                    cudaStream_t stream, failure *f);
 #ifdef __cplusplus
 }
 #endif

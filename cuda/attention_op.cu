@@ -4,7 +4,9 @@
  *
  * cuDNN's plans are compiled when the scratch of the program is sized (ops are asked for it before a run begins), one
  * handle per shape and set of row strides; a run only looks them up.  A micro-batch of more documents than planned for
- * takes our own kernels. */
+ * takes our own kernels.
+ *
+ * Where rope turned q and k, dq and dk turn back in our backward; behind the others attention_turn() does it. */
 #include "attention.h"
 #include "cuda.cuh"
 #include "cudnn_attention.h"
@@ -236,19 +238,26 @@ void open_handle(handle *h) {
  * its kind in the program. */
 void strides_of(int64_t *ld, const graph *g, const graph_op *op) {
     bool back = op->kind == OP_attention_bwd;
-    int q = back ? 1 : 0;
-    for (int i = 0; i < 3; i++) ld[ROWS_Q + i] = value_ld(g, op->in[q + i]);
-    ld[ROWS_O] = value_ld(g, back ? op->in[5] : op->out[0]);
+    for (int i = 0; i < 3; i++) ld[ROWS_Q + i] = value_ld(g, op->in[(back ? ATB_Q : 0) + i]);
+    ld[ROWS_O] = value_ld(g, back ? op->in[ATB_O] : op->out[0]);
     const graph_op *grad = back ? op : NULL, *end = g->ops + arrlen(g->ops);
     for (const graph_op *o = g->ops; !grad && o < end; o++)
         if (o->kind == OP_attention_bwd && o->attr.window == op->attr.window) grad = o;
-    ld[ROWS_DO] = grad ? value_ld(g, grad->in[0]) : ld[ROWS_O];
-    for (int i = 0; i < 3; i++) ld[ROWS_DQ + i] = grad ? value_ld(g, grad->out[i]) : ld[ROWS_Q + i];
+    ld[ROWS_DO] = grad ? value_ld(g, grad->in[ATB_DO]) : ld[ROWS_O];
+    for (int i = 0; i < 3; i++) ld[ROWS_DQ + i] = grad ? value_ld(g, grad->out[ATB_DQ + i]) : ld[ROWS_Q + i];
+    if (grad && grad->in[ATB_POS]) ld[ROWS_DQ] = ld[ROWS_Q]; /* apart_bytes() */
+}
+
+/* cuDNN writes dq with q's row stride. Where the op's has another and is to be turned back, it is written into the
+ * scratch, and from there turned into its place. */
+size_t apart_bytes(const handle *h, bool turned, int64_t q_ld, int64_t dq_ld) {
+    if (!h || !h->cudnn || !turned || dq_ld == q_ld) return 0;
+    return cuda_round((size_t)(h->shape.N * q_ld) * sizeof(bf16));
 }
 
 size_t scratch_bytes(const graph *g, const graph_op *op) {
     bool back = op->kind == OP_attention_bwd;
-    const graph_value *q = &g->values[op->in[back ? 1 : 0]], *k = &g->values[op->in[back ? 2 : 1]];
+    const graph_value *q = &g->values[op->in[back ? ATB_Q : 0]], *k = &g->values[op->in[back ? ATB_K : 1]];
     attention_shape shape = shape_of(q->rows, q->cols, k->cols, &op->attr);
     int64_t ld[ROWS_COUNT];
     strides_of(ld, g, op);
@@ -266,8 +275,10 @@ size_t scratch_bytes(const graph *g, const graph_op *op) {
         if (bytes > most) most = bytes;
     }
     bool own = back && (shape.d == 64 || shape.d == 128 || shape.d == 256);
-    if (own && attention_workspace(&shape) > most) most = attention_workspace(&shape);
-    return cuda_round(attention_bounds_size(shape.N)) + most;
+    bool turned = back && op->in[ATB_POS];
+    if (own && attention_workspace(&shape, turned) > most) most = attention_workspace(&shape, turned);
+    size_t dq = apart_bytes(h, turned, ld[ROWS_Q], value_ld(g, op->out[ATB_DQ]));
+    return cuda_round(attention_bounds_size(shape.N)) + dq + most;
 }
 
 /* ---- the choice ---- */
@@ -304,18 +315,29 @@ void run(const kernel_call *call, const attention_operands *x, const tensor *q, 
     failure *f = cuda_failure();
     const batch_info *b = call->batch;
     attention_shape shape = shape_of(q->rows, q->cols, k->cols, &call->op->attr);
-    const int64_t ld[ROWS_COUNT] = {x->q.ld, x->k.ld, x->v.ld, x->o.ld, x->dout.ld, x->dq.ld, x->dk.ld, x->dv.ld};
+    attention_operands cudnn = *x;
+    if (x->pos) cudnn.dq.ld = x->q.ld;
+    const int64_t ld[ROWS_COUNT] = {x->q.ld, x->k.ld, x->v.ld, x->o.ld, x->dout.ld, cudnn.dq.ld, x->dk.ld, x->dv.ld};
     char *scratch = (char *)call->scratch;
     int32_t *bounds = (int32_t *)cuda_take(&scratch, attention_bounds_size(shape.N));
     handle *h = q->type == DTYPE_BF16 ? find_handle(&shape, ld, back ? ROWS_COUNT : ROWS_DO) : NULL;
     if (f->kind != FAIL_NONE) return;
-    if (by_cudnn(h, b, x, cu, scratch, back, f)) return;
+    size_t apart = apart_bytes(h, x->pos, x->q.ld, x->dq.ld);
+    if (apart) cudnn.dq.data = cuda_take(&scratch, apart);
     shape.N = b->rows;
+    if (by_cudnn(h, b, &cudnn, cu, scratch, back, f)) {
+        if (x->pos && f->kind == FAIL_NONE) attention_turn(&shape, &cudnn, x->dq, DTYPE_BF16, cuda_stream(), f);
+        return;
+    }
     if (!attention_bounds(bounds, cu, b->docs, shape.N, cuda_stream(), f)) return;
-    if (q->type != DTYPE_BF16) simple<float>(&shape, x, bounds, back);
-    else if (!own_takes(&shape, x, back)) simple<bf16>(&shape, x, bounds, back);
-    else if (back) attention_backward(&shape, x, bounds, scratch, cuda_stream(), f);
-    else attention_forward(&shape, x, bounds, cuda_stream(), f);
+    if (q->type == DTYPE_BF16 && own_takes(&shape, x, back)) {
+        (void)(back ? attention_backward(&shape, x, bounds, scratch, cuda_stream(), f)
+                    : attention_forward(&shape, x, bounds, cuda_stream(), f));
+        return;
+    }
+    if (q->type == DTYPE_BF16) simple<bf16>(&shape, x, bounds, back);
+    else simple<float>(&shape, x, bounds, back);
+    if (x->pos) attention_turn(&shape, x, x->dq, q->type, cuda_stream(), f);
 }
 } // namespace
 
@@ -335,10 +357,13 @@ void cuda_op_attention_bwd(const kernel_call *call) {
     const tensor *in = call->in, *out = call->out;
     assert(call->op->attr.head_dim <= WIDEST);
     attention_operands x = {};
-    x.q = rows_at(&in[1]), x.k = rows_at(&in[2]), x.v = rows_at(&in[3]), x.o = rows_at(&in[5]);
-    x.lse = (float *)in[6].data;
-    x.dout = rows_at(&in[0]), x.dq = rows_at(&out[0]), x.dk = rows_at(&out[1]), x.dv = rows_at(&out[2]);
-    run(call, &x, &in[1], &in[2], (const int32_t *)in[4].data, true);
+    x.q = rows_at(&in[ATB_Q]), x.k = rows_at(&in[ATB_K]), x.v = rows_at(&in[ATB_V]), x.o = rows_at(&in[ATB_O]);
+    x.lse = (float *)in[ATB_LSE].data;
+    x.dout = rows_at(&in[ATB_DO]);
+    x.dq = rows_at(&out[ATB_DQ]), x.dk = rows_at(&out[ATB_DK]), x.dv = rows_at(&out[ATB_DV]);
+    x.pos = (const int32_t *)in[ATB_POS].data, x.freq = (const float *)in[ATB_FREQ].data;
+    x.dot = (float *)out[ATB_DOT].data;
+    run(call, &x, &in[ATB_Q], &in[ATB_K], (const int32_t *)in[ATB_CU].data, true);
 }
 
 extern "C" void cuda_attention_set_own(bool own) {

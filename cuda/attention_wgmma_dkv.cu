@@ -2,7 +2,8 @@
  *
  * Tiles of keys walk the queries of all heads that share them, in steps of 64 rows: S' = k q', dP' = v dout',
  * dv += P' dout, dk += dS' q.  P' and dS' go from sums to operands in registers.  The next scores are multiplied behind
- * dk's share of a step, dP' beside the exponentials, dv's share beside what is left of dS'. */
+ * dk's share of a step, dP' beside the exponentials, dv's share beside what is left of dS'.  Where rope turned k, dk
+ * turns back while it is in registers, and gives <dk, k> + <dv, v> by row. */
 #include "attention_wgmma.cuh"
 
 namespace attention {
@@ -103,8 +104,9 @@ WGMMA_INLINE void produce_keys(const attention_shape &shape, const int32_t *boun
  * keys x queries.  dk and dv leave by way of the places of k and v.  Shared memory: two tiles of k and v, three stages
  * of 64 rows of q and dout and their pairs: 226 KB at D = 128. */
 template <int D>
-__global__ void __launch_bounds__(THREADS, 1) keys_kernel(const attention_shape shape, const int32_t *bounds,
-                                                          const float2 *pairs, const __grid_constant__ keys_maps maps) {
+__global__ void __launch_bounds__(THREADS, 1)
+    keys_kernel(const attention_shape shape, const int32_t *bounds, const float2 *pairs, const epilogue_args turning,
+                const __grid_constant__ keys_maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     typedef keys_layout<D> at;
     enum { STEPS = at::STEPS, BYTES = at::ROWS_BYTES, TILE_BYTES = tile_bytes<D>::ONE };
@@ -229,10 +231,21 @@ __global__ void __launch_bounds__(THREADS, 1) keys_kernel(const attention_shape 
             pieces<D / 64> dk_out = {slots + at::K_AT, 0, group, 0, 0, first};
             pieces<D / 64> dv_out = {slots + at::V_AT, 0, group, 0, 0, first};
             const float by[2] = {shape.scale, shape.scale};
+            const int row = now.tile * TILE + w * GROUP_ROWS;
             scale_rows(dk, by);
+            if (turning.row_sums) {
+                float dot[2] = {0, 0};
+                uint32_t own[D / 16][4]; /* k, then v: their places are still as they came */
+                load_places(own, slots + at::K_AT);
+                add_dots(dot, dk, own);
+                load_places(own, slots + at::V_AT);
+                add_dots(dot, dv, own);
+                thread_rows::write_sums(turning, dot, row, shape.H + now.head);
+            }
+            if (turning.table) turn_back(dk, turning, row);
 #pragma unroll
             for (int piece = 0; piece < D / 64; piece++) {
-                const int column = now.head * D + 64 * piece, row = now.tile * TILE + w * GROUP_ROWS;
+                const int column = now.head * D + 64 * piece;
                 dv_out.put(dv, piece, &maps.dv, column, row);
                 dk_out.put(dk, piece, &maps.dk, column, row);
             }
@@ -253,7 +266,7 @@ __global__ void __launch_bounds__(THREADS, 1) keys_kernel(const attention_shape 
 
 template <int D>
 bool launch_keys(const attention_shape *s, const attention_operands *x, const int32_t *bounds, const float2 *pairs,
-                 cudaStream_t stream, failure *f) {
+                 const attention_turning *turning, cudaStream_t stream, failure *f) {
     keys_maps maps;
     TRY(map_heads(&maps.k, x->k, s, s->G, f));
     TRY(map_heads(&maps.v, x->v, s, s->G, f));
@@ -262,12 +275,12 @@ bool launch_keys(const attention_shape *s, const attention_operands *x, const in
     TRY(map_heads(&maps.dk, x->dk, s, s->G, f));
     TRY(map_heads(&maps.dv, x->dv, s, s->G, f));
     return attention_launch_walk("attention backward, dk dv", keys_kernel<D>, attention_tiles(s->N) * s->G,
-                                 keys_layout<D>::TOTAL, stream, f, *s, bounds, pairs, maps);
+                                 keys_layout<D>::TOTAL, stream, f, *s, bounds, pairs, turning_args(s, turning), maps);
 }
 } // namespace attention
 
 bool attention_wgmma_keys(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
-                          const float2 *pairs, cudaStream_t stream, failure *f) {
-    if (shape->d == 64) return attention::launch_keys<64>(shape, x, bounds, pairs, stream, f);
-    return attention::launch_keys<128>(shape, x, bounds, pairs, stream, f);
+                          const float2 *pairs, const attention_turning *turning, cudaStream_t stream, failure *f) {
+    if (shape->d == 64) return attention::launch_keys<64>(shape, x, bounds, pairs, turning, stream, f);
+    return attention::launch_keys<128>(shape, x, bounds, pairs, turning, stream, f);
 }

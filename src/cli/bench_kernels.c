@@ -6,7 +6,8 @@
  * bare product of the group's base weights, all in one, as the backend's library runs it: its way back is dx alone.
  *
  * The forms share work between groups in different ways (the residual is added by the product in front, or by the norm
- * behind): the sum over a layer compares like with like. */
+ * behind): the sum over a layer compares like with like. But rope's way back is part of attention's, which is not timed
+ * here, in all forms but the unfused one. */
 #include "cli/bench_kernels.h"
 #include "base/array.h"
 #include "base/clock.h"

@@ -6,6 +6,7 @@
  * scratch: memory is linear in the length of a document, and nothing is computed between documents.
  * The softmax is over whole rows; lse is kept and the backward gets P back from it as exp(s - lse).
  * When several query heads share a key head the backward gives each its own dk and dv, summed at the end in order.
+ * With positions it turns dq and dk back through rope, and sums dot = <dq, q> + <dk, k> + <dv, v> by row.
  * attention_cached is the same against the caches of one sequence, whose query rows have positions of their own. */
 #include "base/simd.h"
 #include "cpu/cpu.h"
@@ -234,19 +235,35 @@ static void sum_groups(float *out, const float *in, const shapes *s, int64_t n) 
 }
 
 int64_t cpu_scratch_attention_bwd(const graph *g, const graph_op *op) {
-    const graph_value *q = &g->values[op->in[1]], *k = &g->values[op->in[2]];
+    const graph_value *q = &g->values[op->in[ATB_Q]], *k = &g->values[op->in[ATB_K]];
     int64_t apart = q->cols > k->cols ? 2 * cpu_round(q->rows * q->cols) : 0;
-    return apart + cpu_threads() * 2 * ROWS * cpu_round(q->rows);
+    int64_t table = op->in[ATB_POS] ? cpu_round(q->rows * op->attr.head_dim) : 0;
+    return apart + table + cpu_threads() * 2 * ROWS * cpu_round(q->rows);
+}
+
+/* dq and dk as they are before rope; dot, where it is wanted, does not depend on rope. */
+static void turn_back(const kernel_call *call, float *table) {
+    const tensor *in = call->in, *out = call->out;
+    float *dot = out[ATB_DOT].data;
+    int64_t n = call->batch->rows, d = call->op->attr.head_dim;
+    cpu_rope_table(table, in[ATB_POS].data, in[ATB_FREQ].data, n, d);
+    for (int i = 0; i < 3; i++) {
+        float *dz = out[ATB_DQ + i].data;
+        int64_t width = in[ATB_Q + i].cols;
+        if (dot) cpu_row_dots(dot, dz, in[ATB_Q + i].data, n, width, i > 0);
+        if (i < 2) cpu_rope(dz, dz, table, n, width / d, d, true);
+    }
 }
 
 void cpu_op_attention_bwd(const kernel_call *call) {
     const tensor *in = call->in;
-    shapes s = open_shapes(call, 1);
-    float *dk = call->out[1].data, *dv = call->out[2].data, *scratch = call->scratch;
-    gradients g = {in[0].data, in[5].data, in[6].data, call->out[0].data, dk, dv, s.H * s.d};
-    int64_t n = call->batch->rows, size = in[1].rows * in[1].cols;
+    shapes s = open_shapes(call, ATB_Q);
+    float *dk = call->out[ATB_DK].data, *dv = call->out[ATB_DV].data, *scratch = call->scratch;
+    gradients g = {in[ATB_DO].data, in[ATB_O].data, in[ATB_LSE].data, call->out[ATB_DQ].data, dk, dv, s.H * s.d};
+    int64_t n = call->batch->rows, size = in[ATB_Q].rows * in[ATB_Q].cols;
     int docs = call->batch->docs;
-    bool shared = s.H > s.G;
+    bool shared = s.H > s.G, turned = in[ATB_POS].data != NULL;
+    float *table = turned ? cpu_take(&scratch, in[ATB_Q].rows * s.d) : NULL;
     if (shared) {
         g.dk = cpu_take(&scratch, size);
         g.dv = cpu_take(&scratch, size);
@@ -264,4 +281,5 @@ void cpu_op_attention_bwd(const kernel_call *call) {
         sum_groups(dk, g.dk, &s, n);
         sum_groups(dv, g.dv, &s, n);
     }
+    if (turned) turn_back(call, table);
 }

@@ -115,7 +115,6 @@ int64_t cpu_scratch_linear_lora(const graph *g, const graph_op *op); /* also lin
 int64_t cpu_scratch_gate_up_glu(const graph *g, const graph_op *op);
 int64_t cpu_scratch_gate_up_bwd(const graph *g, const graph_op *op);
 int64_t cpu_scratch_qkv_bwd(const graph *g, const graph_op *op);
-int64_t cpu_scratch_qkv_rope_bwd(const graph *g, const graph_op *op);
 int64_t cpu_scratch_norm_qkv_rope(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce(const graph *g, const graph_op *op);
 int64_t cpu_scratch_linear_ce_bwd(const graph *g, const graph_op *op);

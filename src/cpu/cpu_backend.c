@@ -29,7 +29,6 @@ static int64_t (*const scratch_floats[OP_COUNT])(const graph *g, const graph_op 
     [OP_gate_up_bwd] = cpu_scratch_gate_up_bwd,
     [OP_qkv_bwd] = cpu_scratch_qkv_bwd,
     [OP_norm_qkv_rope] = cpu_scratch_norm_qkv_rope,
-    [OP_qkv_rope_bwd] = cpu_scratch_qkv_rope_bwd,
     [OP_linear_ce] = cpu_scratch_linear_ce,
     [OP_linear_ce_bwd] = cpu_scratch_linear_ce_bwd,
     [OP_reduce_scatter] = cpu_scratch_reduce_scatter,

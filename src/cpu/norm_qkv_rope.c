@@ -3,8 +3,8 @@
  *
  * Without b there is no sum and the norm reads a.  q0 and k0 are q and k before their norm.  Every step is the inner
  * function of the op it stands for.  qkv_bwd takes the gradients of the three products back to x = h and the adapters.
- * Folded, a is the residual stream with the rstd ra: h = a ra w is made in the scratch; qkv_rope_bwd turns the
- * gradients of q and k back and sums z dz, and qkv_bwd gives the gradient of the stream. */
+ * Folded, a is the residual stream with the rstd ra: h = a ra w is made in the scratch, and qkv_bwd gives the gradient
+ * of the stream. Rope's way back is attention_bwd's. */
 #include "cpu/cpu.h"
 
 typedef struct {
@@ -87,22 +87,4 @@ void cpu_op_qkv_bwd(const kernel_call *call) {
                      in[QKV_SQ + i].data, n, call->op->attr.scale, scratch);
     }
     if (f.h) cpu_folded_close(&f, in[QKV_X].data, n, D);
-}
-
-int64_t cpu_scratch_qkv_rope_bwd(const graph *g, const graph_op *op) {
-    return cpu_round(g->values[op->in[QRB_DQ]].rows * g->values[op->in[QRB_FREQ]].rows * 2);
-}
-
-void cpu_op_qkv_rope_bwd(const kernel_call *call) {
-    const tensor *in = call->in, *out = call->out;
-    float *scratch = call->scratch, *dot = out[QRB_DOT].data;
-    int64_t n = call->batch->rows, d = call->op->attr.head_dim;
-    float *table = cpu_take(&scratch, n * d);
-    cpu_rope_table(table, in[QRB_POS].data, in[QRB_FREQ].data, n, d);
-    for (int i = 0; i < 3; i++) {
-        const float *dz = in[QRB_DQ + i].data;
-        int64_t width = in[QRB_DQ + i].cols;
-        if (dot) cpu_row_dots(dot, dz, in[QRB_Q + i].data, n, width, i > 0);
-        if (i < 2) cpu_rope(out[QRB_DQ0 + i].data, dz, table, n, width / d, d, true);
-    }
 }

@@ -56,7 +56,7 @@ typedef enum { GLU_SILU, GLU_GELU_TANH } glu_kind;
 
 typedef struct {   /* all attributes an op may have; which are meant follows from op.kind */
     float eps;     /* norms; linear_lora: of its rstd */
-    int head_dim;  /* rope, attention, norm_qkv_rope, qkv_rope_bwd; rms_norm when it norms each head apart (else 0) */
+    int head_dim;  /* rope, attention, norm_qkv_rope; rms_norm when it norms each head apart (else 0) */
     int window;    /* attention: a row sees itself and window-1 rows before it; 0: all of its document */
     float scale;   /* scale: the factor; attention: softmax scale; linear_lora*, gate_up_glu, norm_qkv_rope: alpha/r */
     bool inverse;  /* rope: rotate back (its own backward) */
@@ -205,6 +205,6 @@ enum {
     NQR_RA
 };
 enum { NQR_SUM, NQR_H, NQR_RSTD, NQR_Q, NQR_K, NQR_V, NQR_SQ, NQR_SK, NQR_SV, NQR_Q0, NQR_K0, NQR_RQ, NQR_RK };
-enum { QRB_DQ, QRB_DK, QRB_DV, QRB_Q, QRB_K, QRB_V, QRB_POS, QRB_FREQ };
-enum { QRB_DQ0, QRB_DK0, QRB_DOT };
+enum { ATB_DO, ATB_Q, ATB_K, ATB_V, ATB_CU, ATB_O, ATB_LSE, ATB_POS, ATB_FREQ };
+enum { ATB_DQ, ATB_DK, ATB_DV, ATB_DOT };
 #endif

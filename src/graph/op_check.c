@@ -124,6 +124,8 @@ static bool needs(solver *s, vid b, vid a, const char *names) {
 static bool check_form(solver *s, const graph_op *o) {
     const vid *in = o->in, *out = o->out;
     switch ((int)o->kind) {
+    case OP_attention_bwd:
+        return paired(s, in[ATB_POS], in[ATB_FREQ], "pos, freq") && needs(s, out[ATB_DOT], in[ATB_POS], "dot, pos");
     case OP_linear_lora:
         return paired(s, in[LORA_A], in[LORA_B], "A, B") && paired(s, in[LORA_A], out[LORA_S], "A, s") &&
                needs(s, out[LORA_RSTD], in[LORA_RES], "rstd, res");

@@ -123,19 +123,31 @@ static void bwd_linear_lora(context *c, graph_op o) {
     if (IN(LORA_RES) && c->wants[IN(LORA_RES)]) give(c, IN(LORA_RES), GRAD(LORA_Y));
 }
 
+/* The op of this kind that wrote gradient d as its first output. */
+static graph_op *written_by(context *c, op_kind kind, vid d) {
+    for (int i = (int)arrlen(c->g->ops) - 1; i >= c->g->n_forward; i--)
+        if (c->g->ops[i].kind == kind && c->g->ops[i].out[0] == d) return &c->g->ops[i];
+    assert(!"fusing left another op between");
+    return NULL;
+}
+
 /* The op that gave the gradient of a folded gate_up_glu's y (pass_fold made it the x of a linear_lora, and of nothing
  * else) goes on to those of gate and up; dy itself never is, and y, which that op makes again, need not be kept. */
 static void pass_through_glu(context *c, graph_op o, vid dgate, vid dup, vid dot) {
-    for (int i = (int)arrlen(c->g->ops) - 1; i >= c->g->n_forward; i--) {
-        graph_op *down = &c->g->ops[i];
-        if (down->kind != OP_linear_lora_bwd || down->out[LORA_BWD_DX] != GRAD(GUG_Y)) continue;
-        down->in[LORA_BWD_GATE] = o.out[GUG_GATE], down->in[LORA_BWD_UP] = o.out[GUG_UP];
-        down->in[LORA_BWD_X] = down->out[LORA_BWD_DX] = 0;
-        down->out[LORA_BWD_DGATE] = dgate, down->out[LORA_BWD_DUP] = dup, down->out[LORA_BWD_DOT] = dot;
-        down->attr.glu = o.attr.glu;
-        return;
-    }
-    assert(!"the y of a folded gate_up_glu goes into a linear_lora");
+    graph_op *down = written_by(c, OP_linear_lora_bwd, GRAD(GUG_Y));
+    down->in[LORA_BWD_GATE] = o.out[GUG_GATE], down->in[LORA_BWD_UP] = o.out[GUG_UP];
+    down->in[LORA_BWD_X] = down->out[LORA_BWD_DX] = 0;
+    down->out[LORA_BWD_DGATE] = dgate, down->out[LORA_BWD_DUP] = dup, down->out[LORA_BWD_DOT] = dot;
+    down->attr.glu = o.attr.glu;
+}
+
+/* The op that gave the gradients of norm_qkv_rope's q, k and v (pass_fuse made them operands of an attention) turns
+ * those of q and k back through rope. Rope turns z and dz alike, so that dot may be taken on either side of it. */
+static void pass_through_rope(context *c, graph_op o, vid dot) {
+    graph_op *attention = written_by(c, OP_attention_bwd, GRAD(NQR_Q));
+    assert(attention->out[ATB_DK] == GRAD(NQR_K) && attention->out[ATB_DV] == GRAD(NQR_V));
+    attention->in[ATB_POS] = IN(NQR_POS), attention->in[ATB_FREQ] = IN(NQR_FREQ);
+    attention->out[ATB_DOT] = dot;
 }
 
 /* The gradient of the stream that an op reads beside its norm: what it had so far is in it. */
@@ -169,9 +181,8 @@ static void bwd_gate_up_glu(context *c, graph_op o) {
     give(c, x, dx);
 }
 
-/* q or k: back through rotation and head norm. */
-static vid bwd_rotated(context *c, graph_op o, vid dy, vid before_norm, vid norm_weight, vid rstd) {
-    vid d = g_rope(c->g, dy, IN(NQR_POS), IN(NQR_FREQ), true);
+/* q or k: back through its head norm, where it has one. */
+static vid bwd_head_norm(context *c, graph_op o, vid d, vid before_norm, vid norm_weight, vid rstd) {
     if (!before_norm) return d;
     vid dx = like(c, before_norm), dw = target(c, norm_weight);
     op_attr attr = {.eps = o.attr.eps, .head_dim = o.attr.head_dim};
@@ -187,13 +198,9 @@ static graph_op qkv_bwd_op(context *c, graph_op o, const vid d[3], vid x, vid dx
     return b;
 }
 
-/* Rope turns z and dz alike, so that their product may be taken behind it. */
 static void bwd_folded_qkv(context *c, graph_op o) {
-    vid x = IN(NQR_A), dot = row_dot(c, x);
-    vid d[3] = {like(c, o.out[NQR_Q]), like(c, o.out[NQR_K]), GRAD(NQR_V)};
-    EMIT(OP_qkv_rope_bwd,
-         {GRAD(NQR_Q), GRAD(NQR_K), GRAD(NQR_V), o.out[NQR_Q], o.out[NQR_K], o.out[NQR_V], IN(NQR_POS), IN(NQR_FREQ)},
-         {d[0], d[1], dot}, {.head_dim = o.attr.head_dim});
+    vid x = IN(NQR_A), dot = row_dot(c, x), d[3] = {GRAD(NQR_Q), GRAD(NQR_K), GRAD(NQR_V)};
+    pass_through_rope(c, o, dot);
     graph_op b = qkv_bwd_op(c, o, d, x, target(c, x));
     b.in[QKV_RSTD] = IN(NQR_RA), b.in[QKV_NORM] = IN(NQR_W), b.in[QKV_DOT] = dot;
     b.in[QKV_DRES] = dot ? c->grad[x] : 0;
@@ -206,8 +213,9 @@ static void bwd_norm_qkv_rope(context *c, graph_op o) {
         bwd_folded_qkv(c, o);
         return;
     }
-    vid d[3] = {bwd_rotated(c, o, GRAD(NQR_Q), o.out[NQR_Q0], IN(NQR_NORM_Q), o.out[NQR_RQ]),
-                bwd_rotated(c, o, GRAD(NQR_K), o.out[NQR_K0], IN(NQR_NORM_K), o.out[NQR_RK]), GRAD(NQR_V)};
+    pass_through_rope(c, o, 0);
+    vid d[3] = {bwd_head_norm(c, o, GRAD(NQR_Q), o.out[NQR_Q0], IN(NQR_NORM_Q), o.out[NQR_RQ]),
+                bwd_head_norm(c, o, GRAD(NQR_K), o.out[NQR_K0], IN(NQR_NORM_K), o.out[NQR_RK]), GRAD(NQR_V)};
     vid h = o.out[NQR_H], x = o.out[NQR_SUM] ? o.out[NQR_SUM] : IN(NQR_A);
     /* h is wanted when anything above it is: the residual stream, or a trainable norm weight. */
     c->wants[h] = c->wants[x] || c->wants[IN(NQR_W)] || (IN(NQR_B) && c->wants[IN(NQR_B)]);

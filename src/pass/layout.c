@@ -172,10 +172,10 @@ static void place_op(graph *g, const graph_op *o) {
     }
 }
 
-/* dq gets q's row stride: cuDNN's backward knows one for both. */
+/* A dq that lies alone gets q's row stride: cuDNN's backward knows one for both. */
 static void align_query_gradient(graph *g, const graph_op *o) {
-    graph_value *dq = &g->values[o->out[0]];
-    int64_t ld = value_ld(g, o->in[1]); /* q */
+    graph_value *dq = &g->values[o->out[ATB_DQ]];
+    int64_t ld = value_ld(g, o->in[ATB_Q]);
     if (!dq->base && dq->role == ROLE_TEMP && dq->ld < ld) dq->ld = ld;
 }
 

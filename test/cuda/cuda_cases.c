@@ -2,9 +2,10 @@
  * kernels decide by width: groups of lanes, blocks, tails behind the registers, several tiles. */
 #include "cuda_ops.h"
 
-#define ADD  .add = true
-#define FOLD .folded = true
-#define NORM .attr = {.eps = 1e-5f}
+#define ADD   .add = true
+#define FOLD  .folded = true
+#define PLAIN .absent = " pos freq dot "
+#define NORM  .attr = {.eps = 1e-5f}
 
 const op_case cuda_cases[] = {
     {OP_embed, "N=40 V=90 D=1024", .rows = 37},
@@ -61,8 +62,9 @@ const op_case cuda_cases[] = {
     {OP_attention_cached, "N=9 H=2 G=1 d=256 C=90", .attr = {.head_dim = 256, .scale = 0.0625f, .window = 33}},
     {OP_attention, "N=300 H=8 G=2 d=64", .rows = 291, .docs = 3, .attr = {.head_dim = 64, .scale = 0.125f}},
     {OP_attention, "N=260 H=4 G=4 d=128", .docs = 2, .attr = {.head_dim = 128, .scale = 0.088f, .window = 70}},
-    {OP_attention_bwd, "N=300 H=8 G=2 d=64", .rows = 291, .docs = 3, .attr = {.head_dim = 64, .scale = 0.125f}},
-    {OP_attention_bwd, "N=260 H=4 G=4 d=128", .docs = 2, .attr = {.head_dim = 128, .scale = 0.088f, .window = 70}},
+    {OP_attention_bwd, "N=300 H=8 G=2 d=64", PLAIN, .rows = 291, .docs = 3, .attr = {.head_dim = 64, .scale = 0.125f}},
+    {OP_attention_bwd, "N=260 H=4 G=4 d=128", PLAIN, .docs = 2,
+     .attr = {.head_dim = 128, .scale = 0.088f, .window = 70}},
 
     {OP_linear, "N=200 K=256 M=384", .rows = 133},
     {OP_linear_dx, "N=200 K=256 M=384", .rows = 133},
@@ -104,9 +106,13 @@ const op_case cuda_cases[] = {
     {OP_qkv_bwd, "N=300 D=264 H=3 G=1 d=128 R=5", FOLD, .absent = " Ak Bk sk dAk dBk ",
      .attr = {.eps = 1e-5f, .scale = 2}},
     {OP_qkv_bwd, "N=33 D=256 H=4 G=2 d=64 R=16", FOLD, .absent = " dx dot dres ", .attr = {.eps = 1e-5f, .scale = 2}},
-    {OP_qkv_rope_bwd, "N=140 H=4 G=2 d=64", .rows = 133, .docs = 2, .attr = {.head_dim = 64}},
-    {OP_qkv_rope_bwd, "N=33 H=32 G=8 d=128", .attr = {.head_dim = 128}},
-    {OP_qkv_rope_bwd, "N=9 H=3 G=1 d=256", .absent = " dot ", .attr = {.head_dim = 256}},
+    {OP_attention_bwd, "N=300 H=8 G=2 d=64", .rows = 291, .docs = 3, .attr = {.head_dim = 64, .scale = 0.125f}},
+    {OP_attention_bwd, "N=260 H=32 G=8 d=128", .docs = 2, .attr = {.head_dim = 128, .scale = 0.088f}},
+    {OP_attention_bwd, "N=260 H=4 G=4 d=128", .absent = " dot ", .docs = 2,
+     .attr = {.head_dim = 128, .scale = 0.088f, .window = 70}},
+    {OP_attention_bwd, "N=300 H=4 G=2 d=256", .rows = 291, .attr = {.head_dim = 256, .scale = 0.0625f}}, /* by cuDNN */
+    {OP_attention_bwd, "N=90 H=3 G=1 d=256", .rows = 87, .docs = 2, .attr = {.head_dim = 256, .scale = 0.0625f}},
+    {OP_attention_bwd, "N=90 H=3 G=1 d=96", .rows = 87, .docs = 2, .attr = {.head_dim = 96, .scale = 0.1f}},
     {OP_linear_ce, "N=100 D=256 V=4000", .rows = 97},
     {OP_linear_ce_bwd, "N=100 D=256 V=4000", .rows = 97, ADD},
 };

@@ -113,17 +113,8 @@ static tensor *tensor_at(device_call *d, int i) {
 
 /* Outputs that may lie in the place of an input: {kind, output, input}. */
 static const int in_place[][3] = {
-    {OP_rope, 0, 0},
-    {OP_add, 0, 1},
-    {OP_scale, 0, 0},
-    {OP_dropout, 0, 0},
-    {OP_glu, 0, 0},
-    {OP_qkv_rope_bwd, 0, 0},
-    {OP_qkv_rope_bwd, 1, 1},
-    {OP_glu_bwd, 0, 1},
-    {OP_glu_bwd, 1, 2},
-    {OP_rms_norm_bwd, 0, 4},
-    {OP_cross_entropy_bwd, 0, 1},
+    {OP_rope, 0, 0},    {OP_add, 0, 1},     {OP_scale, 0, 0},        {OP_dropout, 0, 0},           {OP_glu, 0, 0},
+    {OP_glu_bwd, 0, 1}, {OP_glu_bwd, 1, 2}, {OP_rms_norm_bwd, 0, 4}, {OP_cross_entropy_bwd, 0, 1},
 };
 
 static int input_under(const device_call *d, int output) {
@@ -141,7 +132,7 @@ static bool is_product(op_kind kind) {
 static bool has_layout(const device_call *d) {
     if (d->set->c->folded) return d->layout == PACKED; /* weights lie folded, which pass_layout says */
     if (d->layout == DENSE || d->layout == STRIDED) return true;
-    if (d->layout == PACKED) return is_product(d->set->kind);
+    if (d->layout == PACKED) return is_product(d->set->kind) || d->set->kind == OP_attention_bwd;
     for (int k = 0; k < d->set->n_out; k++)
         if (d->set->out[k].value && input_under(d, k) >= 0) return true;
     return false;
@@ -166,6 +157,18 @@ static int64_t stride(const device_call *d, const operand *o, dtype type) {
     return o->cols % 8 == 0 ? o->cols + 24 : o->cols + 5;
 }
 
+/* Three operands of attention as the products around it place them. */
+static void put_beside(graph *g, const vid *list, int64_t room) {
+    graph_value *first = &g->values[list[0]];
+    first->ld = first->cols;
+    for (int i = 1; i < 3; i++) {
+        graph_value *value = &g->values[list[i]];
+        value->base = list[0], value->at = first->ld;
+        first->ld += value->cols;
+    }
+    first->ld += room;
+}
+
 static void make_graph(device_call *d) {
     operand_set *s = d->set;
     graph_init(&d->g, d->compute);
@@ -181,6 +184,10 @@ static void make_graph(device_call *d) {
         if (ld != o->cols) d->g.values[v].ld = ld;
     }
     graph_emit(&d->g, op);
+    if (d->layout == PACKED && s->kind == OP_attention_bwd) {
+        put_beside(&d->g, &op.in[ATB_Q], 0);
+        put_beside(&d->g, &op.out[ATB_DQ], 8);
+    }
     if (d->layout == PACKED) pass_layout(&d->g);
     d->call.op = &d->g.ops[0];
 }

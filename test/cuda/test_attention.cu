@@ -4,7 +4,8 @@
  *
  * Inputs are bf16.  Every buffer lies between guards, and rows behind the last document hold NaN: reading one shows
  * in the results, writing one in the check of what must not change.  Where cuDNN fails only with NaN there, the case
- * is run again with finite values and counted apart.  Our kernels run twice and must give the same bits.
+ * is run again with finite values and counted apart.  Our kernels run twice and must give the same bits; their
+ * backward again where rope turned q and k ("turned"): dq and dk from before it, and dot.
  * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead
  * (--room: with o in a buffer that much wider).
  * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
@@ -106,7 +107,7 @@ static attention_shape own_shape(const problem &p) { return {p.rows(), p.H, p.G,
 struct device_case {
     triple in, grad;
     buffer<uint16_t> o, dout;
-    buffer<uint32_t> lse, cu, bounds, workspace;
+    buffer<uint32_t> lse, cu, bounds, workspace, pos, freq, dot;
     attention_operands x;
     attention_shape shape;
     void open(const problem &p, const inputs &host, size_t workspace_bytes, bool nan_padding) {
@@ -126,15 +127,33 @@ struct device_case {
             }
         for (size_t i = 0; i < p.cu.size(); i++) cu.at(0, (int64_t)i) = (uint32_t)p.cu[i];
         in.each(&buffer<uint16_t>::upload), dout.upload(), cu.upload();
-        x = {in.rows[0],   in.rows[1],   in.rows[2],  {o.data(), o.cols}, (float *)lse.data(), {dout.data(), dout.cols},
-             grad.rows[0], grad.rows[1], grad.rows[2]};
+        x = {};
+        x.q = in.rows[0], x.k = in.rows[1], x.v = in.rows[2], x.o = {o.data(), o.cols}, x.lse = (float *)lse.data();
+        x.dout = {dout.data(), dout.cols}, x.dq = grad.rows[0], x.dk = grad.rows[1], x.dv = grad.rows[2];
         shape = own_shape(p);
+        open_rope(p);
+    }
+    void open_rope(const problem &p) {
+        pos.open(p.N, 1), freq.open(1, p.d / 2), dot.open(p.N, 1);
+        for (int t = 0; t < p.rows(); t++) pos.at(t, 0) = (uint32_t)position_of(p, t);
+        for (int j = 0; j < p.d / 2; j++) {
+            float f = frequency_of(p, j);
+            memcpy(&freq.at(0, j), &f, 4);
+        }
+        pos.upload(), freq.upload();
+    }
+    void turn(bool on) {
+        x.pos = on ? (const int32_t *)pos.data() : NULL, x.freq = on ? (const float *)freq.data() : NULL;
+        x.dot = on ? (float *)dot.data() : NULL;
     }
     void close() {
         in.close(), grad.close(), o.close(), dout.close(), lse.close(), cu.close(), bounds.close(), workspace.close();
+        pos.close(), freq.close(), dot.close();
     }
-    void reset() { grad.each(&buffer<uint16_t>::reset), o.reset(), lse.reset(), workspace.reset(); }
-    void download() { grad.each(&buffer<uint16_t>::download), o.download(), lse.download(), workspace.download(); }
+    void reset() { grad.each(&buffer<uint16_t>::reset), o.reset(), lse.reset(), workspace.reset(), dot.reset(); }
+    void download() {
+        grad.each(&buffer<uint16_t>::download), o.download(), lse.download(), workspace.download(), dot.download();
+    }
 };
 
 static bool run_own(device_case &c, const problem &p, failure *f) {
@@ -156,18 +175,21 @@ struct error {
     double nmse, max; /* sum e^2 / sum ref^2; largest |e| / largest |ref| */
 };
 
-template <typename GET> static error compare(const std::vector<double> &ref, GET get) {
+/* `size`: what errors are measured by, element by element; of a sum its terms may be larger than itself. */
+template <typename GET> static error compare(const std::vector<double> &ref, const std::vector<double> &size, GET get) {
     double e2 = 0, r2 = 0, e_max = 0, r_max = 0;
     bool bad = false;
     for (size_t i = 0; i < ref.size(); i++) {
         double e = get(i) - ref[i];
         if (!(fabs(e) < 1e30)) bad = true;
-        e2 += e * e, r2 += ref[i] * ref[i];
-        e_max = fmax(e_max, fabs(e)), r_max = fmax(r_max, fabs(ref[i]));
+        e2 += e * e, r2 += size[i] * size[i];
+        e_max = fmax(e_max, fabs(e)), r_max = fmax(r_max, fabs(size[i]));
     }
     if (bad) return {NAN, NAN};
     return {e2 / fmax(r2, 1e-8 * (double)ref.size()), e_max / fmax(r_max, 1e-4)}; /* zeros are compared as they are */
 }
+
+template <typename GET> static error compare(const std::vector<double> &ref, GET get) { return compare(ref, ref, get); }
 
 /* Of a matrix that failed: the first elements that are far off, and how many there are. */
 template <typename GET>
@@ -185,33 +207,50 @@ static void print_wrong(const char *name, const std::vector<double> &ref, int64_
         printf("       %lld of %lld elements of %s are far off\n", (long long)wrong, (long long)ref.size(), name);
 }
 
-/* Prints the errors; false where one is too large or something outside was written.  The gradients are compared with
- * those of the o that the forward stored, rounded to bf16: it is an input of the backward. */
-static bool judge(device_case &c, const problem &p, const inputs &host, const reference &forward, const char *who) {
-    const int64_t q_cols = (int64_t)p.H * p.d, k_cols = (int64_t)p.G * p.d, rows = p.rows();
-    std::vector<uint16_t> o(c.o.host.begin() + GUARD, c.o.host.begin() + GUARD + rows * q_cols);
+/* The gradients are compared with those of the o that the forward stored, rounded to bf16: it is an input of the
+ * backward. */
+static reference stored_reference(const device_case &c, const problem &p, const inputs &host,
+                                  const reference &forward) {
+    const int64_t size = (int64_t)p.rows() * p.H * p.d;
+    std::vector<uint16_t> o(c.o.host.begin() + GUARD, c.o.host.begin() + GUARD + size);
     reference ref = compute_reference(p, host, &o);
     ref.o = forward.o;
+    return ref;
+}
+
+static float float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+/* Prints the errors; false where one is too large or something outside was written. */
+static bool judge(device_case &c, const problem &p, const reference &ref, const char *who) {
+    const int64_t q_cols = (int64_t)p.H * p.d, k_cols = (int64_t)p.G * p.d, rows = p.rows();
     auto get_o = [&](size_t i) { return from_bf16(c.o.at((int64_t)i / q_cols, (int64_t)i % q_cols)); };
     auto get_dq = [&](size_t i) { return from_bf16(c.grad.at(0, (int64_t)i / q_cols, (int64_t)i % q_cols)); };
     auto get_dk = [&](size_t i) { return from_bf16(c.grad.at(1, (int64_t)i / k_cols, (int64_t)i % k_cols)); };
     auto get_dv = [&](size_t i) { return from_bf16(c.grad.at(2, (int64_t)i / k_cols, (int64_t)i % k_cols)); };
-    auto get_lse = [&](size_t i) {
-        float value;
-        memcpy(&value, &c.lse.at((int64_t)i / p.H, (int64_t)i % p.H), 4);
-        return value;
-    };
+    auto get_lse = [&](size_t i) { return float_of(c.lse.at((int64_t)i / p.H, (int64_t)i % p.H)); };
+    auto get_dot = [&](size_t i) { return float_of(c.dot.at((int64_t)i, 0)); };
     error e[5] = {compare(ref.o, get_o), compare(ref.dq, get_dq), compare(ref.dk, get_dk), compare(ref.dv, get_dv),
                   compare(ref.lse, get_lse)};
     bool good = true;
     for (int i = 0; i < 4; i++) good = good && e[i].nmse <= 1e-4 && e[i].max <= 1.6e-2;
     good = good && e[4].nmse <= 1e-8 && e[4].max <= 1e-4;
+    error dot = {0, 0};
+    if (c.x.dot) dot = compare(ref.dot, ref.dot_size, get_dot);
+    good = good && dot.nmse <= 1e-4 && dot.max <= 1.6e-2;
     int64_t touched = c.o.touched(rows) + c.lse.touched(rows) + c.workspace.touched(1);
+    touched += c.dot.touched(c.x.dot ? rows : 0);
     for (int i = 0; i < (c.grad.strided ? 1 : 3); i++) touched += c.grad.part[i].touched(rows);
-    printf("%-6s %-5s %-44s nmse o %.1e dq %.1e dk %.1e dv %.1e  max o %.1e dq %.1e dk %.1e dv %.1e lse %.1e%s\n",
+    printf("%-6s %-5s %-44s nmse o %.1e dq %.1e dk %.1e dv %.1e  max o %.1e dq %.1e dk %.1e dv %.1e lse %.1e",
            good && !touched ? "ok" : "FAILED", who, p.name.c_str(), e[0].nmse, e[1].nmse, e[2].nmse, e[3].nmse,
-           e[0].max, e[1].max, e[2].max, e[3].max, e[4].max, touched ? "  WROTE OUTSIDE" : "");
+           e[0].max, e[1].max, e[2].max, e[3].max, e[4].max);
+    if (c.x.dot) printf("  dot nmse %.1e max %.1e", dot.nmse, dot.max);
+    printf("%s\n", touched ? "  WROTE OUTSIDE" : "");
     if (!good) {
+        if (c.x.dot) print_wrong("dot", ref.dot, 1, get_dot);
         print_wrong("o", ref.o, q_cols, get_o), print_wrong("lse", ref.lse, p.H, get_lse);
         print_wrong("dq", ref.dq, q_cols, get_dq), print_wrong("dk", ref.dk, k_cols, get_dk);
         print_wrong("dv", ref.dv, k_cols, get_dv);
@@ -223,27 +262,38 @@ struct tally {
     int passed, failed, skipped, weak;
 };
 
-static void test_own(const problem &p, const inputs &host, const reference &ref, tally *t) {
+static bool run_and_read(device_case &c, const problem &p, const char *who) {
+    failure f = {};
+    c.reset();
+    bool good = run_own(c, p, &f);
+    if (!good) printf("FAILED %-5s %s: %s\n", who, p.name.c_str(), f.text);
+    CUDA(cudaDeviceSynchronize());
+    c.download();
+    return good;
+}
+
+static void test_own(const problem &p, const inputs &host, const reference &forward, tally *t) {
     device_case c;
     attention_shape shape = own_shape(p);
-    c.open(p, host, attention_workspace(&shape), true);
-    failure f = {};
-    bool good = run_own(c, p, &f);
-    if (!good) printf("FAILED own   %s: %s\n", p.name.c_str(), f.text);
-    CUDA(cudaDeviceSynchronize());
-    c.download();
-    good = good && judge(c, p, host, ref, "own");
-    std::vector<uint16_t> o = c.o.host, dq = c.grad.part[0].host, dk = c.grad.part[1].host, dv = c.grad.part[2].host;
-    std::vector<uint32_t> lse = c.lse.host;
-    c.reset();
-    good = run_own(c, p, &f) && good;
-    CUDA(cudaDeviceSynchronize());
-    c.download();
-    bool same = o == c.o.host && lse == c.lse.host && dq == c.grad.part[0].host && dk == c.grad.part[1].host &&
-                dv == c.grad.part[2].host;
-    if (!same) printf("FAILED own   %s: a second run gave other bits\n", p.name.c_str());
-    if (good && same) t->passed++;
-    else t->failed++;
+    c.open(p, host, attention_workspace(&shape, true), true);
+    reference ref;
+    for (bool turned : {false, true}) {
+        const char *who = turned ? "turned" : "own";
+        c.turn(turned);
+        bool good = run_and_read(c, p, who);
+        if (!turned) ref = stored_reference(c, p, host, forward);
+        else turn_reference(p, host, &ref);
+        good = good && judge(c, p, ref, who);
+        std::vector<uint16_t> o = c.o.host, dq = c.grad.part[0].host, dk = c.grad.part[1].host,
+                              dv = c.grad.part[2].host;
+        std::vector<uint32_t> lse = c.lse.host, dot = c.dot.host;
+        good = run_and_read(c, p, who) && good;
+        bool same = o == c.o.host && lse == c.lse.host && dq == c.grad.part[0].host && dk == c.grad.part[1].host &&
+                    dv == c.grad.part[2].host && dot == c.dot.host;
+        if (!same) printf("FAILED %-5s %s: a second run gave other bits\n", who, p.name.c_str());
+        if (good && same) t->passed++;
+        else t->failed++;
+    }
     c.close();
 }
 
@@ -256,7 +306,7 @@ static bool try_cudnn(cudnn_attention *a, const problem &p, const inputs &host, 
     if (!good) printf("FAILED cudnn %s: %s\n", p.name.c_str(), f.text);
     CUDA(cudaDeviceSynchronize());
     c.download();
-    good = good && judge(c, p, host, ref, nan_padding ? "cudnn" : "cudnn, finite padding");
+    good = good && judge(c, p, stored_reference(c, p, host, ref), nan_padding ? "cudnn" : "cudnn, finite padding");
     c.close();
     return good;
 }
@@ -347,7 +397,7 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
         printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text);
     opened = seconds() - opened;
     device_case c;
-    size_t bytes = attention_workspace(&shape), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
+    size_t bytes = attention_workspace(&shape, true), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
     c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
     buffer<uint16_t> o;
     o.open(p.N, layout.o.ld);
@@ -359,6 +409,13 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
         double backward =
             steady_us([&] { must(attention_backward(&shape, &c.x, bounds, c.workspace.data(), 0, &f), &f); });
         print_speed("own", p, forward, backward);
+        c.turn(true);
+        double turned =
+            steady_us([&] { must(attention_backward(&shape, &c.x, bounds, c.workspace.data(), 0, &f), &f); });
+        double behind = steady_us([&] { must(attention_turn(&shape, &c.x, c.x.dq, DTYPE_BF16, 0, &f), &f); });
+        c.turn(false);
+        printf("       with rope's way back and dot: backward %9.1f us; as a kernel of its own these take %.1f us\n",
+               turned, behind);
     }
     if (a) {
         double prepared = seconds();
@@ -409,7 +466,7 @@ static bool compare_case(const problem &p, const char *library) {
     if (!cudnn_attention_open(&a, &shape, &layout, MOST_DOCS, library, &f))
         return printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text), true;
     device_case c;
-    size_t bytes = attention_workspace(&shape), cudnn_bytes = cudnn_attention_workspace(a);
+    size_t bytes = attention_workspace(&shape, false), cudnn_bytes = cudnn_attention_workspace(a);
     c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
     buffer<uint16_t> o;
     o.open(p.N, layout.o.ld);

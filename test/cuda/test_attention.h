@@ -27,6 +27,7 @@ struct inputs {
 /* of the rows that belong to documents */
 struct reference {
     std::vector<double> o, lse, dq, dk, dv;
+    std::vector<double> dot, dot_size; /* turn_reference's; size: of the terms, dot itself where it is larger */
 };
 
 std::vector<problem> test_problems();
@@ -35,4 +36,10 @@ std::vector<problem> probe_problems();
 inputs make_inputs(const problem &p);
 /* stored_o: NULL, or the bf16 o [rows, H d] that the gradients start from; NULL: the exact one. */
 reference compute_reference(const problem &p, const inputs &in, const std::vector<uint16_t> *stored_o);
+
+/* Rope, as if it had turned q and k: by the float position_of(row) times frequency_of(pair). */
+int position_of(const problem &p, int row);
+float frequency_of(const problem &p, int pair);
+/* dq and dk become those from before rope; dot: <dq, q> + <dk, k> + <dv, v> of each row. */
+void turn_reference(const problem &p, const inputs &in, reference *r);
 #endif

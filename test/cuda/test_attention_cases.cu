@@ -234,3 +234,45 @@ reference compute_reference(const problem &p, const inputs &in, const std::vecto
     }
     return r;
 }
+
+/* ---- rope ---- */
+
+int position_of(const problem &p, int row) {
+    int doc = 0;
+    while (p.cu[doc + 1] <= row) doc++;
+    return row - p.cu[doc];
+}
+
+float frequency_of(const problem &p, int pair) { return (float)pow(10000, -2.0 * pair / p.d); }
+
+static void add_row_dots(reference *r, const std::vector<double> &dz, const std::vector<uint16_t> &z, int64_t cols) {
+    for (size_t i = 0; i < dz.size(); i++) {
+        const double term = dz[i] * from_bf16(z[i]);
+        r->dot[i / (size_t)cols] += term;
+        r->dot_size[i / (size_t)cols] += term * term;
+    }
+}
+
+static void turn_back(const problem &p, std::vector<double> &dz, int heads) {
+    for (int t = 0; t < p.rows(); t++)
+        for (int j = 0; j < p.d / 2; j++) {
+            const double angle = (double)((float)position_of(p, t) * frequency_of(p, j));
+            const double cosine = cos(angle), sine = sin(angle);
+            for (int h = 0; h < heads; h++) {
+                double &low = dz[((size_t)t * heads + h) * p.d + j], &high = (&low)[p.d / 2], a = low, b = high;
+                low = a * cosine + b * sine;
+                high = b * cosine - a * sine;
+            }
+        }
+}
+
+void turn_reference(const problem &p, const inputs &in, reference *r) {
+    r->dot.assign((size_t)p.rows(), 0);
+    r->dot_size = r->dot;
+    add_row_dots(r, r->dq, in.q, (int64_t)p.H * p.d);
+    add_row_dots(r, r->dk, in.k, (int64_t)p.G * p.d);
+    add_row_dots(r, r->dv, in.v, (int64_t)p.G * p.d);
+    for (size_t t = 0; t < r->dot.size(); t++) r->dot_size[t] = fmax(sqrt(r->dot_size[t]), fabs(r->dot[t]));
+    turn_back(p, r->dq, p.H);
+    turn_back(p, r->dk, p.G);
+}

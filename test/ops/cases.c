@@ -3,10 +3,11 @@
  * operands absent, outputs that are added to, no labels. */
 #include "ops/ops.h"
 
-#define BF16 .weight = DTYPE_BF16
-#define F16  .weight = DTYPE_F16
-#define ADD  .add = true
-#define FOLD .folded = true
+#define BF16  .weight = DTYPE_BF16
+#define F16   .weight = DTYPE_F16
+#define ADD   .add = true
+#define FOLD  .folded = true
+#define PLAIN .absent = " pos freq dot " /* attention_bwd whose q and k were not turned */
 
 const op_case op_cases[] = {
     {OP_embed, "N=1 V=5 D=3"},
@@ -72,11 +73,11 @@ const op_case op_cases[] = {
     {OP_linear_dw, "N=40 K=150 M=90", .rows = 37, ADD},
     {OP_linear_dw, "N=20 K=15 M=130", .absent = " dbias "},
     {OP_linear_dw, "N=20 K=15 M=130", .absent = " dW ", ADD},
-    {OP_attention_bwd, "N=1 H=1 G=1 d=4", .attr = {.head_dim = 4, .scale = 0.5f}},
-    {OP_attention_bwd, "N=80 H=4 G=1 d=8", .attr = {.head_dim = 8, .scale = 0.35f}},
-    {OP_attention_bwd, "N=140 H=8 G=1 d=6", .rows = 131, .docs = 4, .attr = {.head_dim = 6, .scale = 0.4f}},
-    {OP_attention_bwd, "N=150 H=6 G=3 d=8", .docs = 2, .attr = {.head_dim = 8, .scale = 0.35f, .window = 20}},
-    {OP_attention_bwd, "N=90 H=2 G=2 d=8", .docs = 3, .attr = {.head_dim = 8, .scale = 0.35f, .window = 70}},
+    {OP_attention_bwd, "N=1 H=1 G=1 d=4", PLAIN, .attr = {.head_dim = 4, .scale = 0.5f}},
+    {OP_attention_bwd, "N=80 H=4 G=1 d=8", PLAIN, .attr = {.head_dim = 8, .scale = 0.35f}},
+    {OP_attention_bwd, "N=140 H=8 G=1 d=6", PLAIN, .rows = 131, .docs = 4, .attr = {.head_dim = 6, .scale = 0.4f}},
+    {OP_attention_bwd, "N=150 H=6 G=3 d=8", PLAIN, .docs = 2, .attr = {.head_dim = 8, .scale = 0.35f, .window = 20}},
+    {OP_attention_bwd, "N=90 H=2 G=2 d=8", PLAIN, .docs = 3, .attr = {.head_dim = 8, .scale = 0.35f, .window = 70}},
     {OP_glu_bwd, "N=7 F=45", .rows = 6, .attr = {.glu = GLU_SILU}},
     {OP_glu_bwd, "N=7 F=45", .attr = {.glu = GLU_GELU_TANH}},
     {OP_cross_entropy_bwd, "N=1 V=2"},
@@ -137,8 +138,9 @@ const op_case op_cases[] = {
     {OP_qkv_bwd, "N=140 D=40 H=4 G=1 d=8 R=24", ADD, .attr = {.scale = 2}},
     {OP_qkv_bwd, "N=140 D=40 H=4 G=1 d=8 R=24", FOLD, .absent = " Ak Bk sk dAk dBk ",
      .attr = {.eps = 1e-5f, .scale = 2}},
-    {OP_qkv_rope_bwd, "N=11 H=3 G=1 d=8", .rows = 10, .docs = 2, .attr = {.head_dim = 8}},
-    {OP_qkv_rope_bwd, "N=20 H=4 G=2 d=34", .absent = " dot ", .attr = {.head_dim = 34}},
+    {OP_attention_bwd, "N=140 H=8 G=2 d=6", .rows = 131, .docs = 4, .attr = {.head_dim = 6, .scale = 0.4f}},
+    {OP_attention_bwd, "N=90 H=2 G=2 d=34", .absent = " dot ", .docs = 3,
+     .attr = {.head_dim = 34, .scale = 0.17f, .window = 70}},
     {OP_linear_ce, "N=1 D=8 V=3"},
     {OP_linear_ce, "N=40 D=30 V=1203", .rows = 37, BF16},
     {OP_linear_ce, "N=40 D=30 V=1203", .rows = 37, .absent = " weight dx dW "},
@@ -187,8 +189,8 @@ const op_case op_perf_cases[] = {
     {OP_rope, "N=512 H=3 d=64", .docs = 4},
     {OP_attention, "N=512 H=9 G=3 d=64", .docs = 4, .attr = {.head_dim = 64, .scale = 0.125f}},
     {OP_attention, "N=512 H=9 G=3 d=64", .attr = {.head_dim = 64, .scale = 0.125f}},
-    {OP_attention_bwd, "N=512 H=9 G=3 d=64", .docs = 4, .attr = {.head_dim = 64, .scale = 0.125f}},
-    {OP_attention_bwd, "N=512 H=9 G=3 d=64", .attr = {.head_dim = 64, .scale = 0.125f}},
+    {OP_attention_bwd, "N=512 H=9 G=3 d=64", PLAIN, .docs = 4, .attr = {.head_dim = 64, .scale = 0.125f}},
+    {OP_attention_bwd, "N=512 H=9 G=3 d=64", PLAIN, .attr = {.head_dim = 64, .scale = 0.125f}},
     {OP_attention_cached, "N=1 H=9 G=3 d=64 C=1024", .attr = {.head_dim = 64, .scale = 0.125f}},
     {OP_add, "N=512 D=576"},
     {OP_dropout, "N=512 D=576", .attr = {.rate = 0.05f}},

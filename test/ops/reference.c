@@ -171,19 +171,6 @@ void reference_through_glu(operand_set *to, operand_set *from) {
         glu(value_of(to, "x"), gate->value, value_of(from, "up"), gate->real * gate->cols, from->c->attr.glu);
 }
 
-static void qkv_rope_bwd(operand_set *s) {
-    static const char *const names[3][3] = {{"dq", "q", "dq0"}, {"dk", "k", "dk0"}, {"dv", "v", ""}};
-    int64_t n = s->batch.rows, d = DIM("d");
-    double *dot = V("dot");
-    if (dot) memset(dot, 0, (size_t)n * sizeof *dot);
-    for (int p = 0; p < 3; p++) {
-        int64_t heads = DIM(p ? "G" : "H"), width = heads * d;
-        const double *dz = V(names[p][0]), *z = V(names[p][1]);
-        for (int64_t i = 0; dot && i < n * width; i++) dot[i / width] += dz[i] * z[i];
-        if (p < 2) rope(V(names[p][2]), dz, V("pos"), V("freq"), n, heads, d, true);
-    }
-}
-
 /* C[m,k] = scale * sum over t of a[t,m] b[t,k] */
 static void outer(double *C, const double *a, const double *b, int64_t n, int64_t M, int64_t K, double scale) {
     for (int64_t m = 0; m < M; m++)
@@ -289,8 +276,8 @@ op_kind forward_of(op_kind kind) {
 bool reference_has(const op_case *c) {
     op_kind kind = c->kind;
     return kind < OP_embed_bwd || kind == OP_add_rms_norm || kind == OP_linear_lora || kind == OP_gate_up_glu ||
-           kind == OP_norm_qkv_rope || (kind == OP_qkv_bwd && !c->folded) || kind == OP_qkv_rope_bwd ||
-           kind == OP_linear_ce || kind == OP_all_reduce || kind == OP_all_gather || kind == OP_reduce_scatter;
+           kind == OP_norm_qkv_rope || (kind == OP_qkv_bwd && !c->folded) || kind == OP_linear_ce ||
+           kind == OP_all_reduce || kind == OP_all_gather || kind == OP_reduce_scatter;
 }
 
 static void norms(operand_set *s) {
@@ -320,7 +307,6 @@ void reference_run(operand_set *s) {
     case OP_gate_up_glu: gate_up_glu(s); break;
     case OP_norm_qkv_rope: norm_qkv_rope(s); break;
     case OP_qkv_bwd: qkv_bwd(s); break;
-    case OP_qkv_rope_bwd: qkv_rope_bwd(s); break;
     case OP_linear_ce: linear_ce(s); break;
     case OP_cross_entropy:
         for (int64_t t = 0; t < n; t++)

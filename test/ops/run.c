@@ -280,14 +280,29 @@ static void share_values(operand_set *b, operand_set *f) {
     fill_dot(b, f);
 }
 
+/* Adds `by` to element i of input x of the forward op. Where the backward op goes back through rope: to that of x as it
+ * was before rope, whose turned place is two elements. */
+static void move(operand_set *b, operand *x, int64_t i, double by) {
+    const double *pos = b->kind == OP_attention_bwd ? value_of(b, "pos") : NULL;
+    if (!pos || strcmp(x->name, "v") == 0) {
+        x->value[i] += by;
+        return;
+    }
+    int64_t half = b->c->attr.head_dim / 2, low = i / (2 * half) * 2 * half + i % half;
+    double angle = (double)((float)pos[i / x->cols] * (float)value_of(b, "freq")[i % half]);
+    bool is_low = i == low;
+    x->value[low] += by * (is_low ? cos(angle) : -sin(angle));
+    x->value[low + half] += by * (is_low ? sin(angle) : cos(angle));
+}
+
 /* dL/d(element i of input x of the forward op or what is before it), plus the residual gradient that norms add. */
 static double difference(operand_set *f, operand_set *b, operand *x, int64_t i) {
-    const double step = 1e-5, at = x->value[i];
-    x->value[i] = at + step;
+    const double step = 1e-5;
+    move(b, x, i, step);
     double up = loss(f, b);
-    x->value[i] = at - step;
+    move(b, x, i, -2 * step);
     double down = loss(f, b);
-    x->value[i] = at;
+    move(b, x, i, step);
     const double *dres = strcmp(x->name, forward_name(b, "x")) == 0 ? value_of(b, "dres") : NULL;
     return (up - down) / (2 * step) + (dres ? dres[i] : 0);
 }
@@ -312,6 +327,26 @@ static int check_gradient(prepared *p, operand_set *f, int k) {
         if (!isfinite(((const float *)p->call.out[k].data)[i]))
             return complain(p->set, "%s: not finite%s", out->name, "");
     return bad;
+}
+
+/* Row t of q, k and v times `by`. */
+static void stretch(operand_set *f, int64_t t, double by) {
+    for (int i = 0; i < 3; i++)
+        for (int64_t j = 0; j < f->in[i].cols; j++) f->in[i].value[t * f->in[i].cols + j] *= by;
+}
+
+/* dot of attention: dL/da where row t of q, k and v is a times what it is. */
+static int check_dot_by_rows(prepared *p, operand_set *f, int k) {
+    const double step = 1e-5;
+    operand *dot = &p->set->out[k];
+    for (int64_t t = 0; t < dot->real; t++) {
+        stretch(f, t, 1 + step);
+        double up = loss(f, p->set);
+        stretch(f, t, (1 - step) / (1 + step));
+        dot->value[t] = (up - loss(f, p->set)) / (2 * step);
+        stretch(f, t, 1 / (1 - step));
+    }
+    return compare_output(p, k, BACKWARD_TOLERANCE);
 }
 
 /* dot against the gradients that the kernel gave beside it. */
@@ -340,8 +375,11 @@ static int check_backward(const op_case *c) {
     prepare(&p, &b);
     cpu_backend.kernels[c->kind](&p.call);
     int bad = check_guards(&p);
-    for (int k = 0; k < b.n_out; k++)
-        if (b.out[k].value) bad += strcmp(b.out[k].name, "dot") == 0 ? check_dot(&p, k) : check_gradient(&p, &f, k);
+    for (int k = 0; k < b.n_out; k++) {
+        if (!b.out[k].value) continue;
+        bool dot = strcmp(b.out[k].name, "dot") == 0, attention = b.kind == OP_attention_bwd;
+        bad += !dot ? check_gradient(&p, &f, k) : attention ? check_dot_by_rows(&p, &f, k) : check_dot(&p, k);
+    }
     bad += check_repeat(&p);
     prepared_free(&p);
     operands_free(&b);

@@ -18,6 +18,12 @@ static int count_folded(const graph *g, op_kind kind, int rstd) {
     return n;
 }
 
+static int count_dots(const graph *g) {
+    int n = 0;
+    for (int i = 0; i < arrlen(g->ops); i++) n += g->ops[i].kind == OP_attention_bwd && g->ops[i].out[ATB_DOT];
+    return n;
+}
+
 static bool has_note(const graph *g, const char *text) {
     for (int i = 0; i < arrlen(g->notes); i++)
         if (strstr(g->notes[i], text)) return true;
@@ -40,8 +46,9 @@ static void every_norm_but_two(void **state) {
     assert_int_equal(count_folded(&g, OP_linear_lora, LORA_RES), 3);
     assert_int_equal(count_ops(&g, OP_add_rms_norm), 1); /* before the head */
     assert_int_equal(count_ops(&g, OP_rms_norm_bwd), 1);
-    assert_int_equal(count_ops(&g, OP_glu_bwd), 0); /* in down_proj's backward */
-    assert_int_equal(count_ops(&g, OP_qkv_rope_bwd), 1);
+    assert_int_equal(count_ops(&g, OP_glu_bwd), 0);                   /* in down_proj's backward */
+    assert_int_equal(count_folded(&g, OP_attention_bwd, ATB_POS), 2); /* rope's way back */
+    assert_int_equal(count_dots(&g), 1);
     assert_int_equal(arrlen(g.notes), 1);
     assert_string_equal(g.notes[0], "fold: norm_qkv_rope of 1 layer left as it is: it reads the embedding: no product "
                                     "is before it");

@@ -410,6 +410,19 @@ static void shapes_are_checked(void **state) {
         f3 = graph_add_value(&g, ROLE_INPUT, DTYPE_F32, 3, 1, "f3");
     assert_true(op_check(&g, &(graph_op){OP_rope, {x, pos, f4}, {x}, {.head_dim = 8}}, why, sizeof why));
     assert_false(op_check(&g, &(graph_op){OP_rope, {x, pos, f3}, {x}, {.head_dim = 8}}, why, sizeof why));
+    vid cu = graph_add_value(&g, ROLE_INPUT, DTYPE_I32, 6, 1, "cu");
+    vid lse = graph_add_value(&g, ROLE_TEMP, DTYPE_F32, 5, 1, "lse"),
+        dot = graph_add_value(&g, ROLE_TEMP, DTYPE_F32, 5, 1, "dot");
+    graph_op attention = {OP_attention_bwd, {x, x, x, x, cu, x, lse, pos, f4}, {x, x, x, dot}, {.head_dim = 8}};
+    assert_true(op_check(&g, &attention, why, sizeof why));
+    attention.in[ATB_FREQ] = f3;
+    assert_false(op_check(&g, &attention, why, sizeof why));
+    attention.in[ATB_FREQ] = 0;
+    assert_false(op_check(&g, &attention, why, sizeof why));
+    assert_string_equal(why, "of the operands pos, freq one is absent");
+    attention.in[ATB_POS] = 0;
+    assert_false(op_check(&g, &attention, why, sizeof why));
+    assert_string_equal(why, "of the operands dot, pos the second is absent");
     graph_free(&g);
 }
 
@@ -419,8 +432,8 @@ static void backward_rules_are_complete(void **state) {
     for (op_kind k = 0; k < OP_COUNT; k++) {
         bool backward_op = k >= OP_embed_bwd && k <= OP_cross_entropy_bwd;
         bool terminal = k == OP_weighted_sum || k == OP_gather || k == OP_attention_cached || backward_op ||
-                        k == OP_linear_lora_bwd || k == OP_gate_up_bwd || k == OP_qkv_bwd || k == OP_qkv_rope_bwd ||
-                        k == OP_linear_ce_bwd || k == OP_all_reduce || k == OP_all_gather || k == OP_reduce_scatter;
+                        k == OP_linear_lora_bwd || k == OP_gate_up_bwd || k == OP_qkv_bwd || k == OP_linear_ce_bwd ||
+                        k == OP_all_reduce || k == OP_all_gather || k == OP_reduce_scatter;
         assert_int_equal(backward_has_rule(k), !terminal);
     }
 }

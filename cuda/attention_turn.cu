@@ -1,8 +1,10 @@
-/* qkv_rope_bwd.cu - the gradients of q and k turned back through rope, and dot = <dq, q> + <dk, k> + <dv, v> by row,
- * all behind the rotation (which leaves dot as it is).  dq0 may be dq, dk0 may be dk.
+/* attention_turn.cu - behind the backward of attention, where its kernels don't do it themselves (those on wgmma do):
+ * dq and dk turned back through rope, and dot = <dq, q> + <dk, k> + <dv, v> by row, which rope leaves as it is.
  *
- * The angle is rounded to float first, as in rope.cu.  Reads every element of the six operands once and writes dq0,
- * dk0; without dot, q, k, v and dv are not read. */
+ * The angle is rounded to float first, as in rope.cu.  Reads every element of the six operands once and writes dq and
+ * dk; without dot, q, k, v and dv are not read. */
+#include "attention.h"
+#include "attention_launch.cuh"
 #include "cuda.cuh"
 
 namespace {
@@ -68,7 +70,7 @@ __device__ float turn_back(const pair<T> &p, int64_t row, int place, int first, 
 
 /* One warp: one row.  A lane keeps the sines of W places of a head; narrow heads share the warp.
  * Grid: ceil(n / WARPS). */
-template <typename T, int W> __global__ void __launch_bounds__(32 * WARPS) qkv_rope_bwd_kernel(operands<T> o) {
+template <typename T, int W> __global__ void __launch_bounds__(32 * WARPS) turn_kernel(operands<T> o) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= o.n) return;
     const int lane = threadIdx.x % 32, of_head = o.half / W, lanes = of_head < 32 ? of_head : 32;
@@ -98,24 +100,27 @@ template <typename T, int W> __global__ void __launch_bounds__(32 * WARPS) qkv_r
 }
 } // namespace
 
-void cuda_op_qkv_rope_bwd(const kernel_call *call) {
-    const tensor *in = call->in, *out = call->out, *freq = &in[QRB_FREQ];
-    int64_t n = call->batch->rows, half = freq->rows * freq->cols;
-    if (!n) return;
-    cuda_with_type(&in[QRB_DQ], [&](auto zero) {
+bool attention_turn(const attention_shape *s, const attention_operands *x, attention_rows dq, dtype type,
+                    cudaStream_t stream, failure *f) {
+    const attention_rows *rows[] = {&x->q, &x->k, &x->v, &x->dq, &x->dk, &x->dv, &dq};
+    const int half = s->d / 2;
+    auto launch = [&](auto zero) {
         using T = decltype(zero);
         bool is_wide = half % wide<T>() == 0;
-        for (int k = QRB_DQ; k <= QRB_V; k++) is_wide = is_wide && cuda_is_wide<T>(&in[k]);
-        for (int k = QRB_DQ0; k <= QRB_DK0; k++) is_wide = is_wide && cuda_is_wide<T>(&out[k]);
+        for (const attention_rows *r : rows)
+            is_wide = is_wide && (uintptr_t)r->data % 16 == 0 && r->ld % wide<T>() == 0;
+        auto at = [](const attention_rows &r) { return span<T>{(T *)r.data, r.ld}; };
         operands<T> o = {};
-        for (int k = 0; k < 2; k++)
-            o.turned[k] = {span_of<T>(&in[QRB_DQ + k]), span_of<T>(&in[QRB_Q + k]), span_of<T>(&out[QRB_DQ0 + k]),
-                           (int)(in[QRB_DQ + k].cols / 2 / half)};
-        o.dv = span_of<T>(&in[QRB_DV]), o.v = span_of<T>(&in[QRB_V]), o.v_cols = (int)in[QRB_V].cols;
-        o.pos = (const int32_t *)in[QRB_POS].data, o.freq = (const float *)freq->data;
-        o.dot = (float *)out[QRB_DOT].data, o.half = (int)half, o.n = n;
+        o.turned[0] = {at(x->dq), at(x->q), at(dq), s->H};
+        o.turned[1] = {at(x->dk), at(x->k), at(x->dk), s->G};
+        o.dv = at(x->dv), o.v = at(x->v), o.v_cols = s->G * s->d;
+        o.pos = x->pos, o.freq = x->freq, o.dot = x->dot, o.half = half, o.n = s->N;
         cuda_with_width<T>(is_wide, [&](auto W) {
-            qkv_rope_bwd_kernel<T, W()><<<(unsigned)cuda_ceil(n, WARPS), 32 * WARPS, 0, cuda_stream()>>>(o);
+            turn_kernel<T, W()><<<(unsigned)cuda_ceil(o.n, WARPS), 32 * WARPS, 0, stream>>>(o);
         });
-    });
+    };
+    if (!s->N) return true;
+    if (type == DTYPE_BF16) launch(bf16());
+    else launch(float());
+    return attention_launched("attention backward, turning dq and dk", f);
 }
