@@ -23,6 +23,7 @@ typedef struct {
     int window;     /* 0: none */
     float scale;    /* of q . k */
     float soft_cap; /* 0: none; else scores become cap tanh(score / cap) */
+    bool on_mma;    /* on mma.sync on every card: for tests, or on Hopper nothing would reach those kernels */
 } attention_shape;
 
 typedef struct {

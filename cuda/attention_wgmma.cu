@@ -218,7 +218,7 @@ bool launch_forward(const attention_shape *s, const attention_operands *x, const
 
 bool attention_on_wgmma(const attention_shape *shape) {
     const char *why;
-    return (shape->d == 64 || shape->d == 128) && shape->soft_cap == 0 && wgmma_here(&why);
+    return !shape->on_mma && (shape->d == 64 || shape->d == 128) && shape->soft_cap == 0 && wgmma_here(&why);
 }
 
 bool attention_wgmma_forward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,

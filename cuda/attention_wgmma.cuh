@@ -125,8 +125,9 @@ WGMMA_INLINE void load_groups(uint32_t to, const CUtensorMap *map, uint32_t barr
         load_tile<D, GROUP_ROWS>(to + w * (D / 64) * BOX, map, barrier, col, row + w * GROUP_ROWS);
 }
 
-/* A warp has read a stage. */
+/* A warp has read a stage: all of its threads, whose reads are in order before the one arrival. */
 WGMMA_INLINE void release(uint32_t empty) {
+    __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 

@@ -9,7 +9,7 @@
 namespace attention {
 
 struct keys_maps {
-    CUtensorMap k, v, q, dout, dk, dv;
+    CUtensorMap k, v, q, dout, dk, dv, pairs;
 };
 
 template <int D> struct keys_layout {
@@ -70,8 +70,8 @@ struct keys_seen {
 };
 
 template <int D>
-WGMMA_INLINE void produce_keys(const attention_shape &shape, const int32_t *bounds, const float2 *pairs,
-                               const walk &items, const keys_maps &maps, uint32_t base, const keys_barriers<D> &bar) {
+WGMMA_INLINE void produce_keys(const attention_shape &shape, const int32_t *bounds, const walk &items,
+                               const keys_maps &maps, uint32_t base, const keys_barriers<D> &bar) {
     typedef keys_layout<D> at;
     enum { BYTES = tile_bytes<D>::ONE };
     ring kv, step;
@@ -92,8 +92,8 @@ WGMMA_INLINE void produce_keys(const attention_shape &shape, const int32_t *boun
                 barrier_wait(bar.empty + 8 * step.stage, step.phase ^ 1);
                 barrier_expect(full, 2 * at::ROWS_BYTES + at::PAIR_BYTES);
                 load_tile<D, 64>(base + at::Q_AT + step.stage * at::ROWS_BYTES, &maps.q, full, head * D, b * 64);
-                bulk_load(base + at::PAIRS_AT + step.stage * at::PAIR_BYTES,
-                          pairs + (int64_t)head * attention_pair_rows(shape.N) + b * 64, at::PAIR_BYTES, full);
+                tma_load(base + at::PAIRS_AT + step.stage * at::PAIR_BYTES, &maps.pairs, full, b * GROUP_ROWS * 2,
+                         head);
                 load_tile<D, 64>(base + at::DOUT_AT + step.stage * at::ROWS_BYTES, &maps.dout, full, head * D, b * 64);
                 step.next<at::STEPS>();
             }
@@ -105,7 +105,7 @@ WGMMA_INLINE void produce_keys(const attention_shape &shape, const int32_t *boun
  * of 64 rows of q and dout and their pairs: 226 KB at D = 128. */
 template <int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    keys_kernel(const attention_shape shape, const int32_t *bounds, const float2 *pairs, const epilogue_args turning,
+    keys_kernel(const attention_shape shape, const int32_t *bounds, const epilogue_args turning,
                 const __grid_constant__ keys_maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     typedef keys_layout<D> at;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const walk items = {bounds + attention_order_of_keys(shape.N), attention_tiles(shape.N) * shape.G, shape.G};
     if (group == 0) {
         registers_give<24>();
-        if (threadIdx.x == 0) produce_keys<D>(shape, bounds, pairs, items, maps, base, bar);
+        if (threadIdx.x == 0) produce_keys<D>(shape, bounds, items, maps, base, bar);
         __syncwarp();
     } else {
         registers_take<240>();
@@ -274,8 +274,9 @@ bool launch_keys(const attention_shape *s, const attention_operands *x, const in
     TRY(map_heads(&maps.dout, x->dout, s, s->H, f));
     TRY(map_heads(&maps.dk, x->dk, s, s->G, f));
     TRY(map_heads(&maps.dv, x->dv, s, s->G, f));
+    TRY(map_floats(&maps.pairs, pairs, s->H, attention_pair_rows(s->N) * 2, GROUP_ROWS * 2, f));
     return attention_launch_walk("attention backward, dk dv", keys_kernel<D>, attention_tiles(s->N) * s->G,
-                                 keys_layout<D>::TOTAL, stream, f, *s, bounds, pairs, turning_args(s, turning), maps);
+                                 keys_layout<D>::TOTAL, stream, f, *s, bounds, turning_args(s, turning), maps);
 }
 } // namespace attention
 

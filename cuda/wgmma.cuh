@@ -114,12 +114,6 @@ WGMMA_INLINE uint64_t evict_first() {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-/* Bytes in a row, a multiple of 16, at multiples of 16. */
-WGMMA_INLINE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
 /* Into the same place of every CTA in `mask`, each told by its own barrier. */
 WGMMA_INLINE void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int x, int y,
                                      uint16_t mask) {

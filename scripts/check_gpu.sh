@@ -43,12 +43,11 @@ if [ -n "${SANITIZER:-}" ]; then
     check "memcheck: ops" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_cuda_ops"
     check "memcheck: own products" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_wgmma_gemm" --few
     check "memcheck: thin products" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_thin" --few
-    # with a soft cap: on mma.sync, on every card
-    check "racecheck: own attention" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_attention" --own \
-        --case "cap 5"
-    for tool in memcheck racecheck; do
-        check "$tool: attention on wgmma" compute-sanitizer --error-exitcode 9 --tool $tool "$build/test_attention" --own \
-            --case "64, 600"
+    check "memcheck: attention" compute-sanitizer --error-exitcode 9 --tool memcheck "$build/test_attention" --own \
+        --case "64, 600"
+    for of in "cap 5" "7, 300, 130"; do
+        check "racecheck: attention, $of" compute-sanitizer --error-exitcode 9 --tool racecheck --print-limit 20 \
+            "$build/test_attention" --own --case "$of"
     done
     check "racecheck: thin products" compute-sanitizer --error-exitcode 9 --tool racecheck "$build/test_thin" --few
     for op in rms_norm add_rms_norm rms_norm_bwd rope glu_bwd cross_entropy embed dropout gather; do

@@ -4,8 +4,9 @@
  *
  * Inputs are bf16.  Every buffer lies between guards, and rows behind the last document hold NaN: reading one shows
  * in the results, writing one in the check of what must not change.  Where cuDNN fails only with NaN there, the case
- * is run again with finite values and counted apart.  Our kernels run twice and must give the same bits; their
- * backward again where rope turned q and k ("turned"): dq and dk from before it, and dot.
+ * is run again with finite values and counted apart.  Our kernels, on wgmma where a card has it and on mma.sync, run
+ * twice and must give the same bits; their backward again where rope turned q and k ("turned"): dq and dk from before
+ * it, and dot.
  * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead
  * (--room: with o in a buffer that much wider).
  * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
@@ -244,7 +245,7 @@ static bool judge(device_case &c, const problem &p, const reference &ref, const 
     int64_t touched = c.o.touched(rows) + c.lse.touched(rows) + c.workspace.touched(1);
     touched += c.dot.touched(c.x.dot ? rows : 0);
     for (int i = 0; i < (c.grad.strided ? 1 : 3); i++) touched += c.grad.part[i].touched(rows);
-    printf("%-6s %-5s %-44s nmse o %.1e dq %.1e dk %.1e dv %.1e  max o %.1e dq %.1e dk %.1e dv %.1e lse %.1e",
+    printf("%-6s %-13s %-44s nmse o %.1e dq %.1e dk %.1e dv %.1e  max o %.1e dq %.1e dk %.1e dv %.1e lse %.1e",
            good && !touched ? "ok" : "FAILED", who, p.name.c_str(), e[0].nmse, e[1].nmse, e[2].nmse, e[3].nmse,
            e[0].max, e[1].max, e[2].max, e[3].max, e[4].max);
     if (c.x.dot) printf("  dot nmse %.1e max %.1e", dot.nmse, dot.max);
@@ -266,19 +267,22 @@ static bool run_and_read(device_case &c, const problem &p, const char *who) {
     failure f = {};
     c.reset();
     bool good = run_own(c, p, &f);
-    if (!good) printf("FAILED %-5s %s: %s\n", who, p.name.c_str(), f.text);
+    if (!good) printf("FAILED %-13s %s: %s\n", who, p.name.c_str(), f.text);
     CUDA(cudaDeviceSynchronize());
     c.download();
     return good;
 }
 
-static void test_own(const problem &p, const inputs &host, const reference &forward, tally *t) {
+/* On wgmma, or on mma.sync. */
+static void test_kernels(const problem &p, const inputs &host, const reference &forward, bool on_mma, tally *t) {
     device_case c;
     attention_shape shape = own_shape(p);
+    shape.on_mma = on_mma;
     c.open(p, host, attention_workspace(&shape, true), true);
+    c.shape = shape;
     reference ref;
     for (bool turned : {false, true}) {
-        const char *who = turned ? "turned" : "own";
+        const char *who = on_mma ? (turned ? "mma, turned" : "mma") : turned ? "wgmma, turned" : "wgmma";
         c.turn(turned);
         bool good = run_and_read(c, p, who);
         if (!turned) ref = stored_reference(c, p, host, forward);
@@ -290,11 +294,17 @@ static void test_own(const problem &p, const inputs &host, const reference &forw
         good = run_and_read(c, p, who) && good;
         bool same = o == c.o.host && lse == c.lse.host && dq == c.grad.part[0].host && dk == c.grad.part[1].host &&
                     dv == c.grad.part[2].host && dot == c.dot.host;
-        if (!same) printf("FAILED %-5s %s: a second run gave other bits\n", who, p.name.c_str());
+        if (!same) printf("FAILED %-13s %s: a second run gave other bits\n", who, p.name.c_str());
         if (good && same) t->passed++;
         else t->failed++;
     }
     c.close();
+}
+
+static void test_own(const problem &p, const inputs &host, const reference &forward, tally *t) {
+    attention_shape shape = own_shape(p);
+    if (attention_on_wgmma(&shape)) test_kernels(p, host, forward, false, t);
+    test_kernels(p, host, forward, true, t);
 }
 
 static bool try_cudnn(cudnn_attention *a, const problem &p, const inputs &host, const reference &ref,
