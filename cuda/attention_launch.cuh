@@ -12,7 +12,7 @@ static inline bool attention_launched(const char *what, failure *f) {
 /* Of the backward on wgmma, which turns dq and dk back, and sums for dot, in its epilogues. */
 typedef struct {
     const float *table; /* [N, d / 2, 2]: cosine and sine; NULL: dq and dk stay as they are */
-    float *parts;       /* [N, H + G]: <dq, q> of query heads, <dk, k> + <dv, v> of key heads; NULL: not wanted */
+    float *parts;       /* [H + G, N]: <dq, q> of query heads, <dk, k> + <dv, v> of key heads; NULL: not wanted */
 } attention_turning;
 
 /* attention_wgmma.cu, _dkv.cu and _dq.cu: the forward, and the two kernels of the backward, where

@@ -197,7 +197,7 @@ inline bool map_heads(CUtensorMap *map, const attention_rows &x, const attention
 
 inline epilogue_args turning_args(const attention_shape *s, const attention_turning *turning) {
     epilogue_args args = {};
-    args.rows = s->N, args.table = turning->table, args.row_sums = turning->parts, args.parts = s->H + s->G;
+    args.rows = s->N, args.table = turning->table, args.row_sums = turning->parts;
     return args;
 }
 

@@ -25,9 +25,8 @@ struct epilogue_args {
     const float *table;     /* [positions, head width / 2, 2]: cosines and sines */
     int rope_cols;
     activation act;
-    float *row_sums; /* [rows, parts]; NULL: not wanted */
-    int parts;
-    int stored; /* of tile_maps.c: how many are wanted */
+    float *row_sums; /* [parts, rows]: eight rows of a warp fill a sector; NULL: not wanted */
+    int stored;      /* of tile_maps.c: how many are wanted */
 };
 
 WGMMA_INLINE uint32_t two(float a, float b) {
@@ -108,7 +107,7 @@ struct thread_rows {
             x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
             x += __shfl_xor_sync(0xFFFFFFFFu, x, 2);
             if (args.row_sums && threadIdx.x % 4 == 0 && mine + w * 8 < args.rows)
-                args.row_sums[(int64_t)(mine + w * 8) * args.parts + part] = x;
+                args.row_sums[(int64_t)part * args.rows + mine + w * 8] = x;
         }
     }
 };

@@ -1,5 +1,6 @@
 /* wgmma_gemm.cu - launches wgmma_kernel.cuh: tensor maps, the tile for a shape, what is served; see wgmma_gemm.h. */
 #include "cuda.cuh"
+#include "sum_parts.cuh"
 #include "wgmma_gemm.h"
 #include "wgmma_kernel.cuh"
 #include "wgmma_map.cuh"
@@ -19,14 +20,10 @@ __global__ void table_kernel(float2 *table, const float *freq, int64_t n, int ha
     table[i] = at;
 }
 
-/* One warp per row. */
 __global__ void rstd_kernel(float *rstd, const float *row_sums, int64_t rows, int parts, float width, float eps) {
-    int64_t row = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (row >= rows) return;
-    float sum = 0;
-    for (int i = threadIdx.x % 32; i < parts; i += 32) sum += row_sums[row * parts + i];
-    sum = group_sum(sum, 32, NULL);
-    if (threadIdx.x % 32 == 0) rstd[row] = 1.0f / sqrtf(sum / width + eps);
+    int64_t row;
+    float sum;
+    if (sum_of_parts(row_sums, rows, parts, &row, &sum)) rstd[row] = 1.0f / sqrtf(sum / width + eps);
 }
 
 /* Which matrices a call has beside a, b and c. */
@@ -78,10 +75,8 @@ bool map_operands(tile_maps *maps, const wgmma_call *g, failure *f) {
 
 epilogue_args extra_of(const wgmma_call *g) {
     wants w = wants_of(g);
-    return {(int)g->rows,          g->row_scale,  g->sum_scale,
-            g->rope.pos,           g->rope.table, (int)g->rope.cols,
-            activation_of(g->glu), g->row_sums,   (int)wgmma_parts(g->kind, g->cols),
-            1 + w.c_up + w.y};
+    return {(int)g->rows,      g->row_scale,          g->sum_scale, g->rope.pos,     g->rope.table,
+            (int)g->rope.cols, activation_of(g->glu), g->row_sums,  1 + w.c_up + w.y};
 }
 
 int64_t blocks_of(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -206,7 +201,7 @@ bool wgmma_rope_table(float *table, const float *freq, int64_t positions, int he
 bool wgmma_rstd(float *rstd, const float *row_sums, int64_t rows, int64_t width, float eps, cudaStream_t stream,
                 failure *f) {
     if (rows)
-        rstd_kernel<<<(unsigned)blocks_of(rows, 8), 256, 0, stream>>>(
+        rstd_kernel<<<(unsigned)blocks_of(rows, PARTS_ROWS), PARTS_THREADS, 0, stream>>>(
             rstd, row_sums, rows, (int)wgmma_parts(WGMMA_ADD, width), (float)width, eps);
     return cuda_check(cudaGetLastError(), "rstd of sums", f);
 }

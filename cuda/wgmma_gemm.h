@@ -63,7 +63,7 @@ typedef struct {
     int64_t ldy;
     const void *in, *in_up;  /* [rows,cols], of the kinds that name them; may be c and c_up */
     int64_t ld_in, ld_in_up; /* ld_in_up 0: ld_in */
-    float *row_sums; /* [rows,wgmma_parts(kind,cols)], each over a tile's columns of what is stored; NULL: not wanted */
+    float *row_sums; /* [wgmma_parts(kind,cols),rows], each over a tile's columns of what is stored; NULL: not wanted */
     int tile;        /* of WGMMA_PLAIN: columns of a tile, 128, 192 or 256; 0: chosen by shape, or by kind */
     int group;       /* rows of tiles that are walked together, for the L2; 0: the usual */
 } wgmma_call;

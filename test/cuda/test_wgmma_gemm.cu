@@ -157,8 +157,8 @@ __global__ void check_kernel(const wgmma_call g, output which, const float *freq
 __global__ void check_sums_kernel(const wgmma_call g, int64_t parts, faults *out) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= g.rows * parts) return;
-    int64_t tile = g.kind == WGMMA_GLU_BWD ? WGMMA_GLU_BWD_TILE : WGMMA_ADD_TILE, row = i / parts,
-            from = i % parts * tile;
+    int64_t tile = g.kind == WGMMA_GLU_BWD ? WGMMA_GLU_BWD_TILE : WGMMA_ADD_TILE, row = i % g.rows,
+            from = i / g.rows * tile;
     double want = 0, size = 0;
     auto value = [&](const void *x, int64_t ld, int64_t col) {
         return (double)__bfloat162float(((const bf16 *)x)[row * ld + col]);
