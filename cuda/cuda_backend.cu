@@ -55,6 +55,9 @@ void name_op(failure *f, const kernel_call *call) {
 
 /* ---- the table of kernels ---- */
 
+/* From its first element to behind its last row. */
+size_t bytes_of(const tensor *t) { return (size_t)(t->rows * t->ld) * dtype_size(t->type); }
+
 /* For gathers and scatters of the ranks that are under way in memory of this op; on their own stream they wait for each
  * other. */
 void wait_for_ranks(const kernel_call *call) {
@@ -65,8 +68,19 @@ void wait_for_ranks(const kernel_call *call) {
     for (int l = 0; l < 2; l++)
         for (int i = 0; i < n[l]; i++) {
             const tensor *t = &lists[l][i];
-            if (t->data) nccl_wait_for(t->data, (size_t)(t->rows * t->ld) * dtype_size(t->type), &state.failed);
+            if (t->data) nccl_wait_for(t->data, bytes_of(t), &state.failed);
         }
+    nccl_wait_for(call->scratch, call->scratch_bytes, &state.failed);
+}
+
+/* For copies that are under way in memory of this op; among each other they keep their order. */
+void wait_for_copies(const kernel_call *call) {
+    if (call->op->kind == OP_to_host || call->op->kind == OP_from_host) return;
+    for (const tensor &t : call->in)
+        if (t.data) offload_wait_for(t.data, bytes_of(&t), false, &state.failed);
+    for (const tensor &t : call->out)
+        if (t.data) offload_wait_for(t.data, bytes_of(&t), true, &state.failed);
+    offload_wait_for(call->scratch, call->scratch_bytes, true, &state.failed);
 }
 
 void run_op(const kernel_call *call, kernel run) {
@@ -75,6 +89,7 @@ void run_op(const kernel_call *call, kernel run) {
     snprintf(name, sizeof name, "%d %s%s", call->op->layer, op_name(call->op->kind), call->op->backward ? " bwd" : "");
     nvtxRangePushA(name);
     if (call->ranks && nccl_is_open()) wait_for_ranks(call);
+    if (offload_under_way()) wait_for_copies(call);
     run(call);
     nvtxRangePop();
     if (state.failed.kind != FAIL_NONE) name_op(&state.failed, call);
@@ -130,6 +145,7 @@ bool check_code(failure *f) {
 void close_backend(void) {
     if (state.stream) cudaStreamSynchronize(state.stream);
     nccl_close();
+    offload_close();
     cuda_adamw_close();
     cuda_attention_close();
     gemm_close();
@@ -178,6 +194,19 @@ bool alloc(void **out, size_t bytes, const char *what, failure *f) {
 
 void free_block(void *block) { cudaFree(block); }
 
+bool alloc_host(void **out, size_t bytes, const char *what, failure *f) {
+    cudaError_t e = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault);
+    if (e == cudaSuccess) return true;
+    *out = NULL;
+    (void)cudaGetLastError();
+    return fail(f, FAIL_MACHINE,
+                "%s: %zu bytes of page-locked host memory cannot be had (%s): take gradient_checkpointing full, lower "
+                "per_device_train_batch_size or max_length, or end what else uses the host's memory",
+                what, bytes, cudaGetErrorString(e));
+}
+
+void free_host(void *block) { cudaFreeHost(block); }
+
 bool upload(void *to, const void *from, size_t bytes, failure *f) { return transfer_up(to, bytes, from, bytes, 1, f); }
 
 bool clear(void *block, size_t bytes, failure *f) {
@@ -216,7 +245,7 @@ void set_deterministic(bool on) {
 }
 
 bool finish(failure *f) {
-    if (state.failed.kind == FAIL_NONE) return nccl_join(f);
+    if (state.failed.kind == FAIL_NONE) return offload_join(f) && nccl_join(f);
     *f = state.failed;
     state.failed = {};
     return false;
@@ -259,6 +288,8 @@ backend make_table() {
     b.close = close_backend;
     b.alloc = alloc;
     b.free = free_block;
+    b.alloc_host = alloc_host;
+    b.free_host = free_host;
     b.upload = upload;
     b.download = transfer_down;
     b.clear = clear;

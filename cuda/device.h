@@ -54,6 +54,14 @@ bool nccl_wait_for(const void *at, size_t bytes, failure *f);
 bool nccl_join(failure *f); /* waits for all of these, if there are any, within the ranks' limit */
 void nccl_close(void);
 
+/* ---- copies to and from host memory beside the kernels (to_host.cu) ---- */
+bool offload_under_way(void); /* there are some that an op may have to wait for */
+/* What comes on cuda_stream() waits for those that have to do with this memory: all, or if it only reads there, those
+ * that write. */
+bool offload_wait_for(const void *at, size_t bytes, bool writes, failure *f);
+bool offload_join(failure *f); /* ... for all */
+void offload_close(void);
+
 /* The pieces of all ranks, over NCCL or through host memory (all_gather.cu): backend.all_gather. */
 bool cuda_all_gather(comm *ranks, const void *mine, size_t bytes, void *all, failure *f);
 

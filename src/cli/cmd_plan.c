@@ -2,6 +2,7 @@
  * that needs most for each way to spread it, with what the ranks send. Needs config.json only. */
 #include "base/array.h"
 #include "cli/command.h"
+#include "train/fit.h"
 #include "train/fold_choice.h"
 #include "train/trainer.h"
 
@@ -21,15 +22,16 @@ static void print_header(const session *s) {
 }
 
 static void print_titles(void) {
-    printf("%-10s %10s %10s %10s %10s %10s %10s %10s %10s  %s\n", "recompute", "frozen", "trained", "gradients",
-           "moments", "activations", "scratch", "in+out", "device", "peak (GiB)");
+    printf("%-10s %10s %10s %10s %10s %10s %10s %10s  %s\n", "recompute", "frozen", "trained", "gradients", "moments",
+           "activations", "in+out", "device", "peak (GiB)");
 }
 
 static void print_row(const char *level, const plan *p, bool chosen) {
-    printf("%-10s %10.3f %10.3f %10.3f %10.3f %11.3f %10.3f %10.3f %10.3f  %.3f (%lld bytes)%s\n", level,
+    printf("%-10s %10.3f %10.3f %10.3f %10.3f %11.3f %10.3f %10.3f  %.3f (%lld bytes)", level,
            gib(p->params - p->trainable), gib(p->trainable), gib(p->grads), gib(p->moments), gib(p->arena),
-           gib(p->scratch), gib(p->inputs + p->outputs), gib(p->overhead), gib(plan_peak(p)), (long long)plan_peak(p),
-           chosen ? "  <- auto" : "");
+           gib(p->inputs + p->outputs), gib(p->overhead), gib(plan_peak(p)), (long long)plan_peak(p));
+    if (p->host) printf(", %.3f GiB of host memory", gib(p->host));
+    printf("%s\n", chosen ? "  <- auto" : "");
 }
 
 /* What one rank sends, and receives: a sum over N ranks moves every gradient 2 (N - 1) / N times, in pieces half of
@@ -67,7 +69,8 @@ static void print_above(const session *s, bool first) {
 
 /* The levels with what is spread now; *chosen: one that auto takes was printed. */
 static bool print_sharding(session *s, const config *c, size_t room, bool first, bool *chosen, failure *f) {
-    for (recompute_level level = 0; level < RECOMPUTE_COUNT; level++) {
+    const recompute_level last = fit_last_level(s->b);
+    for (recompute_level level = 0; level <= last; level++) {
         session_drop_program(s);
         TRY(session_build(s, SESSION_TRAIN, train_slots(c), level, f));
         plan p;
@@ -76,7 +79,7 @@ static bool print_sharding(session *s, const config *c, size_t room, bool first,
         if (level == 0) print_above(s, first);
         print_row(recompute_name(level), &p, fits && !*chosen);
         *chosen |= fits;
-        if (s->plan_ranks && level == RECOMPUTE_COUNT - 1) print_traffic(s, &p, s->plan_ranks);
+        if (s->plan_ranks && level == last) print_traffic(s, &p, s->plan_ranks);
         plan_free(&p);
     }
     return true;

@@ -35,6 +35,9 @@ typedef struct backend {
     void (*close)(void);
     bool (*alloc)(void **out, size_t bytes, const char *what, failure *f); /* at least 256-byte aligned */
     void (*free)(void *block);
+    /* Memory of the host that the device copies by itself. NULL where all memory is the host's: alloc and free. */
+    bool (*alloc_host)(void **out, size_t bytes, const char *what, failure *f);
+    void (*free_host)(void *block);
     bool (*upload)(void *to, const void *from, size_t bytes, failure *f);
     bool (*download)(void *to, const void *from, size_t bytes, failure *f); /* waits for all work before it */
     bool (*clear)(void *block, size_t bytes, failure *f);

@@ -15,7 +15,6 @@ struct executor {
     bool *owned;   /* [values] data[v] is a block of its own */
     int64_t *room; /* [values] see tensor */
     char *arena;
-    void *scratch;
     struct {
         void *block;
         size_t bytes;
@@ -29,6 +28,10 @@ static bool alloc_storage(executor *x, vid v, failure *f) {
     const char *name = x->g->values[v].name;
     size_t bytes = (size_t)value_storage(x->g, v);
     if (!bytes) return true;
+    if (x->g->values[v].role == ROLE_HOST && x->b->alloc_host) {
+        TRY(x->b->alloc_host(&x->data[v], bytes, name, f));
+        return x->owned[v] = true;
+    }
     TRY(x->b->alloc(&x->data[v], bytes, name, f));
     x->owned[v] = true;
     return x->b->clear(x->data[v], bytes, f);
@@ -39,7 +42,8 @@ static bool alloc_persistent(executor *x, failure *f) {
     for (vid v = 1; v < arrlen(x->g->values); v++) {
         const graph_value *value = &x->g->values[v];
         bool shared = value->role == ROLE_PARAM && (value->ld || value->storage_rows);
-        if (value->role == ROLE_INPUT || value->role == ROLE_STATE || shared) TRY(alloc_storage(x, v, f));
+        bool own = value->role == ROLE_INPUT || value->role == ROLE_STATE || value->role == ROLE_HOST;
+        if (own || shared) TRY(alloc_storage(x, v, f));
     }
     return true;
 }
@@ -100,7 +104,6 @@ bool executor_open(executor **out, const graph *g, const plan *p, const backend 
               alloc_gathered(x, ROLE_OUTPUT, "outputs", f) &&
               b->alloc(&temporaries, (size_t)p->arena + 1, "temporaries", f);
     x->arena = temporaries;
-    if (ok) ok = b->alloc(&x->scratch, (size_t)p->scratch + 1, "scratch", f);
     if (!ok) {
         executor_close(x);
         return false;
@@ -114,12 +117,13 @@ bool executor_open(executor **out, const graph *g, const plan *p, const backend 
 
 void executor_close(executor *x) {
     if (!x) return;
-    for (vid v = 1; v < arrlen(x->g->values); v++)
-        if (x->owned[v]) x->b->free(x->data[v]);
+    for (vid v = 1; v < arrlen(x->g->values); v++) {
+        bool at_host = x->g->values[v].role == ROLE_HOST && x->b->free_host;
+        if (x->owned[v]) (at_host ? x->b->free_host : x->b->free)(x->data[v]);
+    }
     for (int k = 0; k < 2; k++)
         if (x->gathered[k].block) x->b->free(x->gathered[k].block);
     if (x->arena) x->b->free(x->arena);
-    if (x->scratch) x->b->free(x->scratch);
     free(x->data);
     free(x->owned);
     free(x->room);
@@ -221,8 +225,9 @@ void executor_join(executor *x, comm *ranks) { x->ranks = ranks; }
 bool executor_run(executor *x, int first, int n, const batch_info *batch, failure *f) {
     failure between = {0}; /* ranks; a device's own failures come from finish */
     for (int i = first; i < first + n && !between.kind; i++) {
-        kernel_call call = {
-            .op = &x->g->ops[i], .batch = batch, .scratch = x->scratch, .ranks = x->ranks, .f = &between};
+        op_scratch scratch = x->p->scratch[i];
+        kernel_call call = {.op = &x->g->ops[i], .batch = batch, .ranks = x->ranks, .f = &between};
+        call.scratch = x->arena + scratch.at, call.scratch_bytes = (size_t)scratch.bytes;
         for (int k = 0; k < GRAPH_MAX_IN; k++) call.in[k] = operand(x, call.op->in[k]);
         for (int k = 0; k < GRAPH_MAX_OUT; k++) call.out[k] = operand(x, call.op->out[k]);
         x->b->kernels[call.op->kind](&call);

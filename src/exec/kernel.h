@@ -32,9 +32,10 @@ typedef struct {
     const graph_op *op;
     tensor in[GRAPH_MAX_IN], out[GRAPH_MAX_OUT];
     const batch_info *batch;
-    void *scratch; /* scratch(op) bytes of the backend's */
-    comm *ranks;   /* NULL: one */
-    failure *f;    /* where all_reduce and all_gather put their failure, which ends the run */
+    void *scratch; /* scratch(op) bytes of the backend's: what was in them is lost, and will be */
+    size_t scratch_bytes;
+    comm *ranks; /* NULL: one */
+    failure *f;  /* where all_reduce and all_gather put their failure, which ends the run */
 } kernel_call;
 
 /* Rows to work on, for a kernel whose first operand has one row per token. */

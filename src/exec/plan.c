@@ -1,7 +1,8 @@
-/* plan.c - gives every temporary an offset in one arena.
+/* plan.c - gives every temporary, and what an op needs beside its operands, an offset in one arena.
  *
- * Lifetimes come from the op list: from the first op that touches a value to the last.  Placement goes largest first,
- * at the lowest offset that is free for the whole lifetime; no allocator, no free list. */
+ * Lifetimes come from the op list: from the first op that touches a value to the last; an op's scratch lives while it
+ * runs.  Placement goes largest first, at the lowest offset that is free for the whole lifetime; no allocator, no free
+ * list. */
 #include "exec/plan.h"
 #include "base/array.h"
 
@@ -10,7 +11,7 @@
 enum { ALIGN = 256 };
 
 typedef struct {
-    vid v;
+    vid v; /* -1 - i: the scratch of op i */
     int first, last;
     int64_t bytes, offset;
 } span;
@@ -97,14 +98,16 @@ static void add_persistent(plan *p, const graph *g, vid id) {
     case ROLE_INPUT: add(&p->inputs, bytes); break;
     case ROLE_STATE:
     case ROLE_OUTPUT: add(&p->outputs, bytes); break;
+    case ROLE_HOST: add(&p->host, bytes); break;
     case ROLE_TEMP: break;
     }
 }
 
 void plan_make(plan *p, const graph *g, const backend *b, bool planned) {
-    int n_values = (int)arrlen(g->values), n = 0;
-    span *s = xcalloc((size_t)n_values, sizeof *s);
-    *p = (plan){.offset = xmalloc((size_t)n_values * sizeof *p->offset)};
+    int n_values = (int)arrlen(g->values), n_ops = (int)arrlen(g->ops), n = 0;
+    span *s = xcalloc((size_t)(n_values + n_ops), sizeof *s);
+    *p = (plan){.offset = xmalloc((size_t)n_values * sizeof *p->offset),
+                .scratch = xmalloc((size_t)(n_ops + 1) * sizeof *p->scratch)};
     for (vid v = 0; v < n_values; v++) s[v] = (span){.v = v, .first = -1, .last = -1}, p->offset[v] = -1;
     find_lifetimes(s, g, b && !b->host_memory);
     for (vid v = 1; v < n_values; v++) {
@@ -115,21 +118,26 @@ void plan_make(plan *p, const graph *g, const backend *b, bool planned) {
         add(&p->naive, s[v].bytes);
         s[n++] = s[v];
     }
+    for (int i = 0; i < n_ops; i++) {
+        int64_t bytes = b ? clip(aligned((int64_t)b->scratch(g, &g->ops[i]))) : 0;
+        p->scratch[i] = (op_scratch){0, bytes};
+        if (!bytes) continue;
+        add(&p->naive, bytes);
+        s[n++] = (span){.v = -1 - i, .first = i, .last = i, .bytes = bytes};
+    }
     qsort(s, (size_t)n, sizeof *s, by_size);
     span **work = xmalloc(2 * (size_t)(n + 1) * sizeof *work);
     p->arena = place(s, n, work, work + n + 1, planned);
-    for (int i = 0; i < n; i++) p->offset[s[i].v] = s[i].offset;
-    for (int i = 0; b && i < arrlen(g->ops); i++) {
-        int64_t bytes = (int64_t)b->scratch(g, &g->ops[i]);
-        if (bytes > p->scratch) p->scratch = bytes;
-    }
+    for (int i = 0; i < n; i++) *(s[i].v < 0 ? &p->scratch[-1 - s[i].v].at : &p->offset[s[i].v]) = s[i].offset;
     p->overhead = b && b->overhead ? (int64_t)b->overhead() : 0;
-    p->total = p->params + p->grads + p->moments + p->inputs + p->outputs + p->arena + p->scratch;
+    p->total = p->params + p->grads + p->moments + p->inputs + p->outputs + p->arena;
+    if (b && b->host_memory) add(&p->total, p->host);
     free(work);
     free(s);
 }
 
 void plan_free(plan *p) {
     free(p->offset);
+    free(p->scratch);
     *p = (plan){0};
 }

@@ -27,6 +27,7 @@ typedef enum {
     ROLE_GRAD,   /* gradient of a trainable param: float32, persistent, added to, cleared at each optimizer step */
     ROLE_TEMP,   /* lives in the plan's arena */
     ROLE_STATE,  /* written in place and kept between runs: the key/value cache of generate */
+    ROLE_HOST,   /* in host memory, where the backend's copies reach it: what to_host leaves for from_host */
     ROLE_OUTPUT, /* read back by the trainer; persistent, added to, cleared at each optimizer step */
 } value_role;
 

@@ -8,7 +8,9 @@
  * row, which belong to the op that is running; outputs of stacked weights lie side by side in one matrix, the
  * gradients of their A below each other. Folded forms (pass_fold) have their small operands in the scratch and need no
  * room; their W and A are stored with the columns times the norm's weight. Every trainable param gets a working copy in
- * the compute type; only masters and gradients stay float32. */
+ * the compute type; only masters and gradients stay float32.
+ * The gradients of gate and up lie where these lay, if they have the same gaps: ops that write them read each element
+ * before they write it. */
 #include "base/array.h"
 #include "pass/pass.h"
 
@@ -196,6 +198,28 @@ static void choose_types(graph *g) {
     g->layer = 0;
 }
 
+static bool reads(const graph_op *o, vid v) {
+    for (int k = 0; k < GRAPH_MAX_IN; k++)
+        if (o->in[k] == v) return true;
+    return false;
+}
+
+/* dgate and dup take the place of gate and up behind op i, the last to read those, where they lie alike: both pairs
+ * side by side, without room. */
+static void put_in_place(graph *g, int i, const vid *in, const vid *out) {
+    if (!in[0] || !in[1] || !out[0] || !out[1]) return;
+    graph_value *gate = &g->values[in[0]], *up = &g->values[in[1]], *dgate = &g->values[out[0]],
+                *dup = &g->values[out[1]];
+    bool alike = gate->role == ROLE_TEMP && dgate->role == ROLE_TEMP && gate->type == dgate->type && !gate->base &&
+                 !dgate->base && up->base == in[0] && dup->base == out[0] && up->at == dup->at &&
+                 value_ld(g, in[0]) == value_ld(g, out[0]);
+    for (int j = i + 1; alike && j < arrlen(g->ops); j++)
+        alike = !reads(&g->ops[j], in[0]) && !reads(&g->ops[j], in[1]);
+    if (!alike) return;
+    dgate->base = dup->base = in[0];
+    dgate->ld = 0;
+}
+
 void pass_layout(graph *g) {
     choose_types(g);
     for (int i = 0; i < arrlen(g->ops); i++) {
@@ -206,4 +230,9 @@ void pass_layout(graph *g) {
     }
     for (int i = 0; i < arrlen(g->ops); i++)
         if (g->ops[i].kind == OP_attention_bwd) align_query_gradient(g, &g->ops[i]);
+    for (int i = 0; i < arrlen(g->ops); i++) {
+        const graph_op *o = &g->ops[i];
+        if (o->kind == OP_linear_lora_bwd) put_in_place(g, i, &o->in[LORA_BWD_GATE], &o->out[LORA_BWD_DGATE]);
+        if (o->kind == OP_glu_bwd) put_in_place(g, i, &o->in[1], &o->out[0]);
+    }
 }

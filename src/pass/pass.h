@@ -52,11 +52,13 @@ bool backward_has_rule(op_kind kind); /* false: the op is terminal */
 /* Lets linear_ce make its gradients itself. Only where the weights of the loss are known before the forward half. */
 void pass_early_loss(graph *g);
 
-typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_FULL, RECOMPUTE_COUNT } recompute_level;
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_FULL, RECOMPUTE_OFFLOAD, RECOMPUTE_COUNT } recompute_level;
 const char *recompute_name(recompute_level level);
 /* none: keep all; cheap: repeat norms, rotations and activations in the backward, keep products and attention;
- * full: keep only each layer's input. */
+ * full: keep only each layer's input; offload: and keep that in host memory. */
 void pass_recompute(graph *g, recompute_level level);
+/* Its last part at the level offload: what a layer leaves for its way back waits in host memory. */
+void pass_offload(graph *g);
 
 /* Where values lie, for backends whose products take base and adapter in one matrix (backend.upload_rows is there).
  * Fills ld, base, at, storage_rows and working of values. */

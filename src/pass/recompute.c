@@ -4,8 +4,10 @@
  * backward ops at them, so that the originals die in the forward half; the planner sees to the memory.
  *   cheap: repeats what costs one pass over memory (norms, activations, dropout); products and attention are kept.
  *   full:  repeats the whole layer from its input, but for its last product.
+ *   offload: as full, and the inputs wait in host memory (offload.c).
  * Of the last layer nothing is repeated where the loss comes in chunks: its way back begins where its forward half has
- * just ended, so what it keeps needs no memory that another layer's repeats would not.  (Beside full logits it would.)
+ * just ended, so what it keeps needs no memory that another layer's repeats would not.  (Beside full logits it would,
+ * and at offload beside the head's chunks.)
  * The repeats run the same kernels on the same bits, so results do not change. */
 #include "base/array.h"
 #include "pass/pass.h"
@@ -13,7 +15,7 @@
 #include <assert.h>
 
 const char *recompute_name(recompute_level level) {
-    static const char *const names[RECOMPUTE_COUNT] = {"none", "cheap", "full"};
+    static const char *const names[RECOMPUTE_COUNT] = {"none", "cheap", "full", "offload"};
     return names[level];
 }
 
@@ -130,7 +132,7 @@ static bool has_op(const graph *g, op_kind kind) {
 
 void pass_recompute(graph *g, recompute_level level) {
     if (level == RECOMPUTE_NONE) return;
-    bool last_too = !has_op(g, OP_linear_ce);
+    bool last_too = level == RECOMPUTE_OFFLOAD || !has_op(g, OP_linear_ce);
     int n_values = (int)arrlen(g->values), n_old = (int)arrlen(g->ops), reached = 0;
     context c = {g,
                  g->ops,
@@ -160,4 +162,5 @@ void pass_recompute(graph *g, recompute_level level) {
     free(c.producer);
     free(c.needed);
     free(c.fresh);
+    if (level == RECOMPUTE_OFFLOAD) pass_offload(g);
 }

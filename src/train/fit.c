@@ -12,12 +12,12 @@ enum { SHORTEST = 64 };
 static double gib(int64_t bytes) { return (double)bytes / 0x1p30; }
 
 void fit_put_plan(text_buf *out, const plan *p) {
-    text_printf(out,
-                "weights %.2f, trained %.2f, gradients %.2f, moments %.2f, activations %.2f, scratch %.2f, in and out "
-                "%.2f GiB",
+    text_printf(out, "weights %.2f, trained %.2f, gradients %.2f, moments %.2f, activations %.2f, in and out %.2f GiB",
                 gib(p->params - p->trainable), gib(p->trainable), gib(p->grads), gib(p->moments), gib(p->arena),
-                gib(p->scratch), gib(p->inputs + p->outputs));
+                gib(p->inputs + p->outputs));
 }
+
+recompute_level fit_last_level(const backend *b) { return b->host_memory ? RECOMPUTE_FULL : RECOMPUTE_OFFLOAD; }
 
 /* Bytes of the run under other settings. */
 static bool total_of(session *s, const config *c, recompute_level level, int64_t *total, failure *f) {
@@ -38,8 +38,8 @@ static bool total_of(session *s, const config *c, recompute_level level, int64_t
 static bool put_first_that_fits(session *s, recompute_level level, int64_t total, int64_t room, text_buf *out,
                                 failure *f) {
     config c = *s->c;
-    const recompute_level most = RECOMPUTE_COUNT - 1;
-    for (recompute_level next = level + 1; next < RECOMPUTE_COUNT; next++) {
+    const recompute_level most = fit_last_level(s->b);
+    for (recompute_level next = level + 1; next <= most; next++) {
         TRY(total_of(s, &c, next, &total, f));
         if (total > room) continue;
         text_printf(out, "gradient_checkpointing %s would need %.2f GiB", recompute_name(next), gib(total));
@@ -52,7 +52,8 @@ static bool put_first_that_fits(session *s, recompute_level level, int64_t total
         if (total > room) continue;
         text_printf(out, "per_device_train_batch_size %lld with max_length %lld",
                     (long long)c.per_device_train_batch_size, (long long)c.max_length);
-        text_printf(out, "%s would need %.2f GiB", level < most ? " and gradient_checkpointing full" : "", gib(total));
+        if (level < most) text_printf(out, " and gradient_checkpointing %s", recompute_name(most));
+        text_printf(out, " would need %.2f GiB", gib(total));
         return true;
     }
     text_printf(out, "even one row of %lld tokens needs %.2f GiB: take a smaller model or a machine with more memory",

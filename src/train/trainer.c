@@ -36,7 +36,7 @@ static bool build_stage(session *s, size_t room, bool *fits, failure *f) {
         TRY(build_at(s, level, f));
         plan_make(&p, &s->g, s->b, true);
         *fits = !room || (size_t)p.total <= room;
-        last = chosen || level == RECOMPUTE_COUNT - 1;
+        last = chosen || level == fit_last_level(s->b);
         plan_free(&p);
     }
     return true;

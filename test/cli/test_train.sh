@@ -42,12 +42,12 @@ same_bytes seed-1/adapter_model.safetensors seed-1-again/adapter_model.safetenso
 other_bytes seed-1/adapter_model.safetensors seed-2/adapter_model.safetensors
 
 # A05: recompute changes no bit, with dropout masks in the repeats.
-for level in none cheap full; do
+for level in none cheap full offload; do
     for fused in true false; do
         train "$level-$fused" "${run[@]}" --gradient_checkpointing $level --use_liger_kernel $fused
     done
 done
-for level in cheap full; do
+for level in cheap full offload; do
     same_bytes "$level-true/adapter_model.safetensors" none-true/adapter_model.safetensors
     same_bytes "$level-false/adapter_model.safetensors" none-false/adapter_model.safetensors
 done

@@ -130,7 +130,11 @@ typedef struct {
 
 static result run_variant(void **state, variant v) {
     fixture_run *r = open_variant(state, v);
-    result out = {.arena_bytes = r->s.p.arena};
+    result out = {0};
+    plan temporaries; /* without what ops need beside their operands */
+    plan_make(&temporaries, &r->s.g, NULL, !v.unplanned);
+    out.arena_bytes = temporaries.arena;
+    plan_free(&temporaries);
     for (int i = 0; i < arrlen(r->s.g.ops); i++) {
         const graph_op *o = &r->s.g.ops[i];
         out.folded += (o->kind == OP_norm_qkv_rope && o->in[NQR_RA]) || (o->kind == OP_gate_up_glu && o->in[GUG_RSTD]);

@@ -159,6 +159,12 @@ const op_case op_cases[] = {
     {OP_all_gather, "N=3 M=70 K=13"},
     {OP_reduce_scatter, "N=1 M=1 K=1"},
     {OP_reduce_scatter, "N=3 M=70 K=13", ADD},
+    {OP_to_host, "N=1 D=1"},
+    {OP_to_host, "N=37 D=24", .rows = 30},
+    {OP_to_host, "N=300 D=136", BF16},
+    {OP_from_host, "N=1 D=1"},
+    {OP_from_host, "N=37 D=24", .rows = 30},
+    {OP_from_host, "N=300 D=136", BF16},
 };
 const int n_op_cases = sizeof op_cases / sizeof *op_cases;
 

@@ -7,7 +7,8 @@ static bool is_terminal(op_kind kind) {
     bool backward = kind >= OP_embed_bwd && kind <= OP_cross_entropy_bwd;
     return backward || kind == OP_weighted_sum || kind == OP_gather || kind == OP_attention_cached ||
            kind == OP_linear_lora_bwd || kind == OP_gate_up_bwd || kind == OP_qkv_bwd || kind == OP_linear_ce_bwd ||
-           kind == OP_all_reduce || kind == OP_all_gather || kind == OP_reduce_scatter;
+           kind == OP_all_reduce || kind == OP_all_gather || kind == OP_reduce_scatter || kind == OP_to_host ||
+           kind == OP_from_host;
 }
 
 int check_complete(void) {

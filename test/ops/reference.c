@@ -277,7 +277,8 @@ bool reference_has(const op_case *c) {
     op_kind kind = c->kind;
     return kind < OP_embed_bwd || kind == OP_add_rms_norm || kind == OP_linear_lora || kind == OP_gate_up_glu ||
            kind == OP_norm_qkv_rope || (kind == OP_qkv_bwd && !c->folded) || kind == OP_linear_ce ||
-           kind == OP_all_reduce || kind == OP_all_gather || kind == OP_reduce_scatter;
+           kind == OP_all_reduce || kind == OP_all_gather || kind == OP_reduce_scatter || kind == OP_to_host ||
+           kind == OP_from_host;
 }
 
 static void norms(operand_set *s) {
@@ -316,6 +317,8 @@ void reference_run(operand_set *s) {
         V("sum")[0] = 0;
         for (int64_t t = 0; t < n; t++) V("sum")[0] += V("x")[t] * V("weight")[t];
         break;
+    case OP_to_host: memcpy(V("kept"), V("x"), (size_t)(n * DIM("D")) * sizeof(double)); break;
+    case OP_from_host: memcpy(V("x"), V("kept"), (size_t)(n * DIM("D")) * sizeof(double)); break;
     case OP_reduce_scatter: /* one rank */
         memcpy(V("part"), V("x"), (size_t)(DIM("M") * DIM("K")) * sizeof(double));
         break;

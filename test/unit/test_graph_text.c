@@ -19,6 +19,7 @@ static const struct {
     {"llama-lora-fold", {.rank = 4, .fused = true, .fold = true}},
     {"llama-lora-fold-cheap", {.rank = 4, .fused = true, .fold = true, .level = RECOMPUTE_CHEAP}},
     {"llama-lora-fold-full-recompute", {.rank = 4, .fused = true, .fold = true, .level = RECOMPUTE_FULL}},
+    {"llama-lora-fold-offload", {.rank = 4, .fused = true, .fold = true, .level = RECOMPUTE_OFFLOAD}},
     {"llama-dropout", {.rank = 4, .fused = true, .dropout = 0.1f}},
     {"qwen-lora-fused", {.rank = 4, .fused = true, .qk_norm = true, .bias = true, .tied = true, .window = true}},
     {"llama-full-unfused", {.full = true, .tied = true}},

@@ -214,8 +214,9 @@ static void recompute_keeps_less(void **state) {
             kept[level] = kept_bytes(&g, -1);
             of_others = kept_bytes(&g, fused ? 2 : -1);
             assert_true((repeats_of(&g, 1) > 0) == (level != RECOMPUTE_NONE));
-            /* of the last layer, whose way back comes at once, only beside full logits */
-            assert_true((repeats_of(&g, 2) > 0) == (level != RECOMPUTE_NONE && !fused));
+            /* of the last layer, whose way back comes at once, only beside full logits, and where memory counts most */
+            bool last_too = level == RECOMPUTE_OFFLOAD || (level != RECOMPUTE_NONE && !fused);
+            assert_true((repeats_of(&g, 2) > 0) == last_too);
             graph_free(&g);
         }
         assert_true(kept[RECOMPUTE_CHEAP] < kept[RECOMPUTE_NONE]);
@@ -226,15 +227,60 @@ static void recompute_keeps_less(void **state) {
     }
 }
 
+/* What a layer leaves for its way back goes to host memory behind the op that makes it, and is back in the layer before
+ * its own. */
+static void offload_goes_and_comes_back(void **state) {
+    (void)state;
+    for (int fused = 0; fused < 2; fused++) {
+        graph g;
+        failure f;
+        program_build(&g, &(program_kind){.rank = 2, .fused = fused, .level = RECOMPUTE_OFFLOAD}, 8, &f);
+        assert_true(pass_verify(&g, &f));
+        int gone = -1, back = -1, used = -1;
+        for (int i = 0; i < arrlen(g.ops); i++) {
+            const graph_op *o = &g.ops[i];
+            if (o->kind == OP_to_host) {
+                assert_int_equal(gone, -1); /* the first layer's input; the last one's way back comes at once */
+                gone = i;
+                assert_int_equal(g.ops[i - 1].kind, OP_embed);
+                assert_int_equal(o->in[0], g.ops[i - 1].out[0]);
+                assert_int_equal(g.values[o->out[0]].role, ROLE_HOST);
+            } else if (o->kind == OP_from_host) {
+                assert_int_equal(back, -1);
+                back = i;
+                assert_int_equal(o->in[0], g.ops[gone].out[0]);
+                assert_true(o->backward && o->layer == 2 && g.ops[i + 1].layer == 2);
+                if (fused) assert_int_equal(g.ops[i - 1].kind, OP_gate_up_bwd); /* the widest: dgate, dup */
+            }
+            for (int k = 0; k < GRAPH_MAX_IN; k++) {
+                if (back >= 0 && used < 0 && o->in[k] == g.ops[back].out[0]) used = i;
+                assert_false(i >= g.n_forward && o->in[k] == g.ops[gone < 0 ? 0 : gone].in[0] && gone >= 0);
+            }
+        }
+        assert_true(gone >= 0 && gone < g.n_forward && back >= g.n_forward && used > back);
+        assert_int_equal(g.ops[used].layer, 1);
+        plan p;
+        plan_make(&p, &g, NULL, true);
+        assert_int_equal(p.host, value_bytes(&g.values[g.ops[gone].out[0]]));
+        plan_free(&p);
+        graph_free(&g);
+    }
+}
+
 static bool overlap(int64_t a, int64_t na, int64_t b, int64_t nb) { return a < b + nb && b < a + na; }
+
+static size_t some_scratch(const graph *g, const graph_op *op) {
+    return op->kind == OP_attention ? 0 : (size_t)(700 * (op - g->ops) % 5000);
+}
 
 static void plan_never_overlaps_live_values(void **state) {
     (void)state;
+    const backend device = {.scratch = some_scratch};
     graph g;
     failure f;
     program_build(&g, &(program_kind){.rank = 2, .fused = true, .level = RECOMPUTE_CHEAP}, 8, &f);
     plan p;
-    plan_make(&p, &g, NULL, true);
+    plan_make(&p, &g, &device, true);
     int n = (int)arrlen(g.values);
     int *first = xcalloc((size_t)n, sizeof(int)), *last = xcalloc((size_t)n, sizeof(int));
     for (int i = 0; i < arrlen(g.ops); i++)
@@ -251,11 +297,18 @@ static void plan_never_overlaps_live_values(void **state) {
             if (p.offset[a] < 0 || p.offset[b] < 0 || last[a] < first[b] || last[b] < first[a]) continue;
             assert_false(overlap(p.offset[a], value_bytes(&g.values[a]), p.offset[b], value_bytes(&g.values[b])));
         }
+    for (int i = 0; i < arrlen(g.ops); i++) {
+        assert_true(p.scratch[i].bytes >= (int64_t)some_scratch(&g, &g.ops[i]));
+        assert_true(p.scratch[i].at + p.scratch[i].bytes <= p.arena);
+        for (vid v = 1; v < n; v++)
+            if (p.offset[v] >= 0 && first[v] <= i + 1 && i + 1 <= last[v])
+                assert_false(overlap(p.offset[v], value_bytes(&g.values[v]), p.scratch[i].at, p.scratch[i].bytes));
+    }
     assert_true(p.arena < p.naive);
     assert_int_equal(p.moments, 2 * p.trainable);
     assert_int_equal(p.grads, p.trainable);
     plan alone;
-    plan_make(&alone, &g, NULL, false);
+    plan_make(&alone, &g, &device, false);
     assert_int_equal(alone.arena, alone.naive);
     plan_free(&alone);
     plan_free(&p);
@@ -308,7 +361,22 @@ static void layout_stacks_weights(void **state) {
     graph_free(&g);
 }
 
-/* Nothing placed inside another storage reaches beyond it or into a neighbour, and the plan keeps storages apart. */
+/* Of a value: the last op that touches it, and the first. */
+static int last_op(const graph *g, vid v) {
+    for (int i = (int)arrlen(g->ops) - 1; i >= 0; i--)
+        for (int k = 0; k < GRAPH_MAX_IN + GRAPH_MAX_OUT; k++)
+            if ((k < GRAPH_MAX_IN ? g->ops[i].in[k] : g->ops[i].out[k - GRAPH_MAX_IN]) == v) return i;
+    return -1;
+}
+static int first_op(const graph *g, vid v) {
+    for (int i = 0; i < arrlen(g->ops); i++)
+        for (int k = 0; k < GRAPH_MAX_IN + GRAPH_MAX_OUT; k++)
+            if ((k < GRAPH_MAX_IN ? g->ops[i].in[k] : g->ops[i].out[k - GRAPH_MAX_IN]) == v) return i;
+    return -1;
+}
+
+/* Nothing placed inside another storage reaches beyond it or into a neighbour, but for what takes another's very place
+ * in the last op that reads that one; and the plan keeps storages apart. */
 static void layout_never_overlaps(void **state) {
     (void)state;
     const program_kind kinds[] = {{.rank = 3, .fused = true, .level = RECOMPUTE_CHEAP},
@@ -319,24 +387,34 @@ static void layout_never_overlaps(void **state) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         graph g;
         failure f;
+        int64_t in_place = 0;
         program_build(&g, &kinds[i], 8, &f);
         pass_layout(&g);
         assert_true(pass_verify(&g, &f));
         for (vid base = 1; base < arrlen(g.values); base++) {
             int64_t n = value_storage(&g, base) / (int64_t)dtype_size(g.values[base].type), ld = value_ld(&g, base);
-            uint8_t *used = xcalloc((size_t)n + 1, 1);
+            vid *used = xcalloc((size_t)n + 1, sizeof *used);
             for (vid v = 1; v < arrlen(g.values) && !g.values[base].base; v++) {
                 const graph_value *value = &g.values[v];
                 if (v != base && value->base != base) continue;
                 for (int64_t r = 0; r < value->rows; r++)
                     for (int64_t c = 0; c < value->cols; c++) {
                         int64_t at = value->at + r * ld + c;
-                        assert_true(at < n && !used[at]);
-                        used[at] = 1;
+                        assert_true(at < n);
+                        const graph_value *before = &g.values[used[at]];
+                        if (used[at]) {
+                            assert_true(before->at == value->at && before->cols == value->cols);
+                            assert_true(last_op(&g, used[at]) == first_op(&g, v) ||
+                                        last_op(&g, v) == first_op(&g, used[at]));
+                        }
+                        in_place += used[at] != 0;
+                        used[at] = v;
                     }
             }
             free(used);
         }
+        /* dgate and dup of both layers, where gate and up lie side by side and neither pair has room */
+        assert_int_equal(in_place, kinds[i].fold ? 2 * 8 * 2 * 40 : 0);
         graph_free(&g);
     }
 }
@@ -433,7 +511,8 @@ static void backward_rules_are_complete(void **state) {
         bool backward_op = k >= OP_embed_bwd && k <= OP_cross_entropy_bwd;
         bool terminal = k == OP_weighted_sum || k == OP_gather || k == OP_attention_cached || backward_op ||
                         k == OP_linear_lora_bwd || k == OP_gate_up_bwd || k == OP_qkv_bwd || k == OP_linear_ce_bwd ||
-                        k == OP_all_reduce || k == OP_all_gather || k == OP_reduce_scatter;
+                        k == OP_all_reduce || k == OP_all_gather || k == OP_reduce_scatter || k == OP_to_host ||
+                        k == OP_from_host;
         assert_int_equal(backward_has_rule(k), !terminal);
     }
 }
@@ -449,6 +528,7 @@ int main(void) {
         cmocka_unit_test(fuse_rule_names),
         cmocka_unit_test(backward_does_no_needless_work),
         cmocka_unit_test(recompute_keeps_less),
+        cmocka_unit_test(offload_goes_and_comes_back),
         cmocka_unit_test(plan_never_overlaps_live_values),
         cmocka_unit_test(layout_stacks_weights),
         cmocka_unit_test(layout_never_overlaps),
