@@ -54,9 +54,8 @@ bool attention_forward(const attention_shape *shape, const attention_operands *x
                        cudaStream_t stream, failure *f);
 
 /* Reads q, k, v, o, lse and dout; overwrites dq, dk, dv and dot.  workspace: attention_workspace() bytes, 16-byte
- * aligned: 8 bytes per row, of which there are a multiple of 64, and query head; on wgmma with pos (`turned`) also 4
- * bytes per row and column of a head, and per row and head. */
-size_t attention_workspace(const attention_shape *shape, bool turned);
+ * aligned: 8 bytes per row, of which there are a multiple of 64, and query head. */
+size_t attention_workspace(const attention_shape *shape);
 bool attention_backward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                         void *workspace, cudaStream_t stream, failure *f);
 

@@ -7,11 +7,10 @@
  * float32 dq and no second kernel to round it.  All query heads of a key head are summed by the same block.
  * At D = 256 dk and dv don't fit into the registers together, so each has a walk of its own (8 products).
  * With a soft cap, score = cap tanh(x / cap) and dS gets the factor 1 - (score / cap)^2.
- * With positions dq and dk turn back through rope: on wgmma in the epilogues, else in attention_turn.cu's kernel. */
+ * With positions dq and dk turn back through rope behind them (attention_turn.cu). */
 #include "attention.h"
 #include "attention_launch.cuh"
 #include "attention_tile.cuh"
-#include "launch.h"
 
 #include <assert.h>
 #include <math.h>
@@ -259,28 +258,6 @@ static bool launch_queries(const attention_shape *shape, const attention_operand
                             *shape, *x, bounds, pairs);
 }
 
-/* The work space: pairs; then, on wgmma with positions, a table of angles and the parts of dot. */
-static size_t pairs_bytes(const attention_shape *s) {
-    return (size_t)attention_pair_rows(s->N) * (size_t)s->H * sizeof(float2);
-}
-static size_t table_bytes(const attention_shape *s) { return (size_t)s->N * (size_t)s->d * sizeof(float); }
-static size_t parts_bytes(const attention_shape *s) { return (size_t)s->N * (size_t)(s->H + s->G) * sizeof(float); }
-
-static bool launch_wgmma(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
-                         float2 *pairs, cudaStream_t stream, failure *f) {
-    char *table = (char *)pairs + pairs_bytes(shape);
-    attention_turning turning = {};
-    if (x->pos) {
-        cuda_rope_angles((float *)table, NULL, x->pos, x->freq, shape->N, shape->d / 2, stream);
-        turning.table = (const float *)table;
-    }
-    if (x->dot) turning.parts = (float *)(table + table_bytes(shape));
-    TRY(attention_wgmma_keys(shape, x, bounds, pairs, &turning, stream, f));
-    TRY(attention_wgmma_queries(shape, x, bounds, pairs, &turning, stream, f));
-    if (x->dot) cuda_sum_parts(x->dot, turning.parts, shape->N, shape->H + shape->G, stream);
-    return attention_launched("attention backward, angles and dot", f);
-}
-
 template <int D, bool CAP>
 static bool launch_walks(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                          const float2 *pairs, cudaStream_t stream, failure *f) {
@@ -300,14 +277,17 @@ static bool launch_all(const attention_shape *shape, const attention_operands *x
     int64_t threads = (int64_t)attention_pair_rows(shape->N) * shape->H * (D / 8);
     delta_kernel<D><<<(unsigned)((threads + 255) / 256), 256, 0, stream>>>(*shape, *x, bounds, pairs);
     TRY(attention_launched("attention backward, delta", f));
-    if (attention_on_wgmma(shape)) return launch_wgmma(shape, x, bounds, pairs, stream, f);
-    return launch_walks<D, CAP>(shape, x, bounds, pairs, stream, f) &&
-           (!x->pos || attention_turn(shape, x, x->dq, DTYPE_BF16, stream, f));
+    if (attention_on_wgmma(shape)) {
+        TRY(attention_wgmma_keys(shape, x, bounds, pairs, stream, f));
+        TRY(attention_wgmma_queries(shape, x, bounds, pairs, stream, f));
+    } else {
+        TRY((launch_walks<D, CAP>(shape, x, bounds, pairs, stream, f)));
+    }
+    return !x->pos || attention_turn(shape, x, x->dq, DTYPE_BF16, stream, f);
 }
 
-size_t attention_workspace(const attention_shape *shape, bool turned) {
-    bool on_wgmma = turned && attention_on_wgmma(shape);
-    return pairs_bytes(shape) + (on_wgmma ? table_bytes(shape) + parts_bytes(shape) : 0);
+size_t attention_workspace(const attention_shape *shape) {
+    return (size_t)attention_pair_rows(shape->N) * (size_t)shape->H * sizeof(float2);
 }
 
 bool attention_backward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,

@@ -9,20 +9,14 @@ static inline bool attention_launched(const char *what, failure *f) {
     return e == cudaSuccess || fail(f, FAIL_MACHINE, "%s: %s", what, cudaGetErrorString(e));
 }
 
-/* Of the backward on wgmma, which turns dq and dk back, and sums for dot, in its epilogues. */
-typedef struct {
-    const float *table; /* [N, d / 2, 2]: cosine and sine; NULL: dq and dk stay as they are */
-    float *parts;       /* [H + G, N]: <dq, q> of query heads, <dk, k> + <dv, v> of key heads; NULL: not wanted */
-} attention_turning;
-
 /* attention_wgmma.cu, _dkv.cu and _dq.cu: the forward, and the two kernels of the backward, where
  * attention_on_wgmma(). */
 bool attention_wgmma_forward(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
                              cudaStream_t stream, failure *f);
 bool attention_wgmma_keys(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
-                          const float2 *pairs, const attention_turning *turning, cudaStream_t stream, failure *f);
+                          const float2 *pairs, cudaStream_t stream, failure *f);
 bool attention_wgmma_queries(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
-                             const float2 *pairs, const attention_turning *turning, cudaStream_t stream, failure *f);
+                             const float2 *pairs, cudaStream_t stream, failure *f);
 
 /* Where the lists of tiles lie in the table of bounds. */
 constexpr int ATTENTION_TILE = 128; /* rows */

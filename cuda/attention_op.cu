@@ -276,7 +276,7 @@ size_t scratch_bytes(const graph *g, const graph_op *op) {
     }
     bool own = back && (shape.d == 64 || shape.d == 128 || shape.d == 256);
     bool turned = back && op->in[ATB_POS];
-    if (own && attention_workspace(&shape, turned) > most) most = attention_workspace(&shape, turned);
+    if (own && attention_workspace(&shape) > most) most = attention_workspace(&shape);
     size_t dq = apart_bytes(h, turned, ld[ROWS_Q], value_ld(g, op->out[ATB_DQ]));
     return cuda_round(attention_bounds_size(shape.N)) + dq + most;
 }

@@ -192,44 +192,6 @@ struct rows_seen {
 inline bool map_heads(CUtensorMap *map, const attention_rows &x, const attention_shape *s, int heads, failure *f) {
     return map_matrix(map, x.data, s->N, heads * s->d, x.ld, 64, f);
 }
-
-/* ---- behind the products of the backward (attention_turning) ---- */
-
-inline epilogue_args turning_args(const attention_shape *s, const attention_turning *turning) {
-    epilogue_args args = {};
-    args.rows = s->N, args.table = turning->table, args.row_sums = turning->parts;
-    return args;
-}
-
-/* A warpgroup's 64 rows of D columns in shared memory, each thread the places that it holds sums of, two in a word. */
-template <int N> WGMMA_INLINE void load_places(uint32_t (&x)[N][4], uint32_t from) {
-#pragma unroll
-    for (int i = 0; i < N; i++) ldmatrix_x4(x[i], piece_address(from + i / 4 * BOX, i % 4 * 2));
-}
-/* dot[row] += <sums, x> of the thread's places. */
-template <int N> WGMMA_INLINE void add_dots(float (&dot)[2], const float (&sums)[8 * N], const uint32_t (&x)[N][4]) {
-#pragma unroll
-    for (int i = 0; i < 4 * N; i++)
-        dot[i % 2] += sums[2 * i] * low_of(x[i / 4][i % 4]) + sums[2 * i + 1] * high_of(x[i / 4][i % 4]);
-}
-
-/* Rows of a whole head from `row` on turned back by their angles, as rope's inverse does. Reads 8 bytes per pair from
- * the table, mostly from L2. */
-template <int N> WGMMA_INLINE void turn_back(float (&sums)[N], const epilogue_args &args, int row) {
-    enum { D = 2 * N };
-    const thread_rows mine(args, row);
-#pragma unroll
-    for (int w = 0; w < 2; w++) {
-        const float4 *turns = (const float4 *)(args.table + (int64_t)mine.row[w] * D) + threadIdx.x % 4;
-#pragma unroll
-        for (int i = 0; i < D / 16; i++) { /* 8 columns of the low half and those D/2 further */
-            const float4 t = __ldg(turns + 4 * i);
-            float *low = &sums[4 * i + 2 * w], *high = low + N / 2;
-            rope_epilogue<D>::rotate(low[0], high[0], 1, t.x, -t.y);
-            rope_epilogue<D>::rotate(low[1], high[1], 1, t.z, -t.w);
-        }
-    }
-}
 } // namespace attention
 
 /* `kernel` on as many blocks as there are multiprocessors, or items. */

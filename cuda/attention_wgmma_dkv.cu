@@ -105,8 +105,7 @@ WGMMA_INLINE void produce_keys(const attention_shape &shape, const int32_t *boun
  * of 64 rows of q and dout and their pairs: 226 KB at D = 128. */
 template <int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    keys_kernel(const attention_shape shape, const int32_t *bounds, const epilogue_args turning,
-                const __grid_constant__ keys_maps maps) {
+    keys_kernel(const attention_shape shape, const int32_t *bounds, const __grid_constant__ keys_maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     typedef keys_layout<D> at;
     enum { STEPS = at::STEPS, BYTES = at::ROWS_BYTES, TILE_BYTES = tile_bytes<D>::ONE };
@@ -233,16 +232,6 @@ __global__ void __launch_bounds__(THREADS, 1)
             const float by[2] = {shape.scale, shape.scale};
             const int row = now.tile * TILE + w * GROUP_ROWS;
             scale_rows(dk, by);
-            if (turning.row_sums) {
-                float dot[2] = {0, 0};
-                uint32_t own[D / 16][4]; /* k, then v: their places are still as they came */
-                load_places(own, slots + at::K_AT);
-                add_dots(dot, dk, own);
-                load_places(own, slots + at::V_AT);
-                add_dots(dot, dv, own);
-                thread_rows::write_sums(turning, dot, row, shape.H + now.head);
-            }
-            if (turning.table) turn_back(dk, turning, row);
 #pragma unroll
             for (int piece = 0; piece < D / 64; piece++) {
                 const int column = now.head * D + 64 * piece;
@@ -266,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <int D>
 bool launch_keys(const attention_shape *s, const attention_operands *x, const int32_t *bounds, const float2 *pairs,
-                 const attention_turning *turning, cudaStream_t stream, failure *f) {
+                 cudaStream_t stream, failure *f) {
     keys_maps maps;
     TRY(map_heads(&maps.k, x->k, s, s->G, f));
     TRY(map_heads(&maps.v, x->v, s, s->G, f));
@@ -276,12 +265,12 @@ bool launch_keys(const attention_shape *s, const attention_operands *x, const in
     TRY(map_heads(&maps.dv, x->dv, s, s->G, f));
     TRY(map_floats(&maps.pairs, pairs, s->H, attention_pair_rows(s->N) * 2, GROUP_ROWS * 2, f));
     return attention_launch_walk("attention backward, dk dv", keys_kernel<D>, attention_tiles(s->N) * s->G,
-                                 keys_layout<D>::TOTAL, stream, f, *s, bounds, turning_args(s, turning), maps);
+                                 keys_layout<D>::TOTAL, stream, f, *s, bounds, maps);
 }
 } // namespace attention
 
 bool attention_wgmma_keys(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
-                          const float2 *pairs, const attention_turning *turning, cudaStream_t stream, failure *f) {
-    if (shape->d == 64) return attention::launch_keys<64>(shape, x, bounds, pairs, turning, stream, f);
-    return attention::launch_keys<128>(shape, x, bounds, pairs, turning, stream, f);
+                          const float2 *pairs, cudaStream_t stream, failure *f) {
+    if (shape->d == 64) return attention::launch_keys<64>(shape, x, bounds, pairs, stream, f);
+    return attention::launch_keys<128>(shape, x, bounds, pairs, stream, f);
 }

@@ -2,7 +2,7 @@
  *
  * Tiles of queries walk keys, as forward does: S = q k', dP = dout v', dq += dS k.  The next scores are multiplied
  * behind dq's share of a block, dP beside the exponentials.  A warpgroup whose rows see fewer blocks than the other's
- * leaves out the rest.  Where rope turned q, dq turns back while it is in registers, and gives <dq, q> by row. */
+ * leaves out the rest. */
 #include "attention_wgmma.cuh"
 
 namespace attention {
@@ -48,7 +48,7 @@ WGMMA_INLINE void produce_queries(const attention_shape &shape, const int32_t *b
  * and v, and dq on its way out: 224 KB at D = 128. */
 template <int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    queries_kernel(const attention_shape shape, const int32_t *bounds, const float2 *pairs, const epilogue_args turning,
+    queries_kernel(const attention_shape shape, const int32_t *bounds, const float2 *pairs,
                    const __grid_constant__ queries_maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     typedef queries_layout<D> at;
@@ -141,8 +141,6 @@ __global__ void __launch_bounds__(THREADS, 1)
                 product<D, TILE>(s, q_rows, k_rows + behind.stage * (BYTES / 16));
                 commit();
             }
-            uint32_t own_q[D / 16][4]; /* for dot; q's place is free for the next tile while dq is still multiplied */
-            load_places(own_q, base + at::Q_AT + w * tile_bytes<D>::GROUP);
             release(bar.q_empty); /* all of s and dp are there */
             q.next<1>();
             wait<0>();
@@ -159,12 +157,6 @@ __global__ void __launch_bounds__(THREADS, 1)
                 v.next<STAGES>();
             }
             scale_rows(dq, by);
-            if (turning.row_sums) {
-                float dot[2] = {0, 0};
-                add_dots(dot, dq, own_q);
-                thread_rows::write_sums(turning, dot, row0, head);
-            }
-            if (turning.table) turn_back(dq, turning, row0);
 #pragma unroll
             for (int piece = 0; piece < D / 64; piece++) out.put(dq, piece, &maps.dq, head * D + 64 * piece, row0);
             if (next.tile < 0) break;
@@ -178,7 +170,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <int D>
 bool launch_queries(const attention_shape *s, const attention_operands *x, const int32_t *bounds, const float2 *pairs,
-                    const attention_turning *turning, cudaStream_t stream, failure *f) {
+                    cudaStream_t stream, failure *f) {
     queries_maps maps;
     TRY(map_heads(&maps.q, x->q, s, s->H, f));
     TRY(map_heads(&maps.dout, x->dout, s, s->H, f));
@@ -186,13 +178,12 @@ bool launch_queries(const attention_shape *s, const attention_operands *x, const
     TRY(map_heads(&maps.v, x->v, s, s->G, f));
     TRY(map_heads(&maps.dq, x->dq, s, s->H, f));
     return attention_launch_walk("attention backward, dq", queries_kernel<D>, attention_tiles(s->N) * s->H,
-                                 queries_layout<D>::TOTAL, stream, f, *s, bounds, pairs, turning_args(s, turning),
-                                 maps);
+                                 queries_layout<D>::TOTAL, stream, f, *s, bounds, pairs, maps);
 }
 } // namespace attention
 
 bool attention_wgmma_queries(const attention_shape *shape, const attention_operands *x, const int32_t *bounds,
-                             const float2 *pairs, const attention_turning *turning, cudaStream_t stream, failure *f) {
-    if (shape->d == 64) return attention::launch_queries<64>(shape, x, bounds, pairs, turning, stream, f);
-    return attention::launch_queries<128>(shape, x, bounds, pairs, turning, stream, f);
+                             const float2 *pairs, cudaStream_t stream, failure *f) {
+    if (shape->d == 64) return attention::launch_queries<64>(shape, x, bounds, pairs, stream, f);
+    return attention::launch_queries<128>(shape, x, bounds, pairs, stream, f);
 }

@@ -38,14 +38,17 @@ static void touch(span *s, const graph *g, vid v, int op) {
     s[v].last = op;
 }
 
-/* On a device where reduce_scatter goes on beside other work, what it reads is there until the next one sets out. */
+/* On a device where reduce_scatter and to_host go on beside other work, what they read is there until the next of the
+ * kind sets out. */
 static void find_lifetimes(span *s, const graph *g, bool beside) {
-    vid under_way = 0;
+    vid scattered = 0, sent = 0;
     for (int i = 0; i < arrlen(g->ops); i++) {
         const graph_op *o = &g->ops[i];
-        bool scatters = beside && o->kind == OP_reduce_scatter;
-        if (scatters && under_way) touch(s, g, under_way, i);
-        if (scatters) under_way = o->in[0];
+        vid *under_way = o->kind == OP_reduce_scatter ? &scattered : o->kind == OP_to_host ? &sent : NULL;
+        if (beside && under_way) {
+            if (*under_way) touch(s, g, *under_way, i);
+            *under_way = o->in[0];
+        }
         for (int k = 0; k < GRAPH_MAX_IN; k++) touch(s, g, o->in[k], i);
         for (int k = 0; k < GRAPH_MAX_OUT; k++) touch(s, g, o->out[k], i);
     }

@@ -1,10 +1,10 @@
 /* offload.c - what the forward half leaves of each layer waits in host memory; the last part of pass_recompute.
  *
- * Behind the op that makes it, a value sets out to host memory; it comes back, as another value, in the layer before
- * the backward half's first look at it, once that layer is done with its widest matrices: a backend can copy beside its
- * work, and the arena has room then.  Only matrices as wide as the model go (what adapters keep is a hundredth of
- * that), and of the last layer and the head nothing: their way back begins before it could pay.  The bits are the same.
- */
+ * Behind the op that makes it, a value sets out to host memory.  It comes back, as another value, in the layer before
+ * the backward half's first look at it, behind the op that writes that layer's widest matrices: most of the layer is
+ * still to come, so that a backend can copy beside its work, and the arena has been at its fullest.  Only matrices as
+ * wide as the model go (what adapters keep is a hundredth of that), and of the last layer and the head nothing: their
+ * way back begins before it could pay.  The bits are the same. */
 #include "base/array.h"
 #include "pass/pass.h"
 
@@ -51,22 +51,17 @@ static trip *find_trips(const graph *g) {
     return trips;
 }
 
-static int64_t widest_of(const graph *g, const vid *list, int n) {
+/* Columns of the widest temporary that an op writes. */
+static int64_t widest(const graph *g, const graph_op *o) {
     int64_t most = 0;
-    for (int k = 0; k < n; k++) {
-        const graph_value *v = &g->values[list[k]];
+    for (int k = 0; k < GRAPH_MAX_OUT; k++) {
+        const graph_value *v = &g->values[o->out[k]];
         if (v->role == ROLE_TEMP && v->cols > most) most = v->cols;
     }
     return most;
 }
 
-/* Columns of the widest temporary that an op reads or writes. */
-static int64_t widest(const graph *g, const graph_op *o) {
-    int64_t in = widest_of(g, o->in, GRAPH_MAX_IN), out = widest_of(g, o->out, GRAPH_MAX_OUT);
-    return in > out ? in : out;
-}
-
-/* [ops]: the last op of each segment that has to do with its widest matrices. */
+/* [ops]: the last op of each segment that writes one of its widest matrices. */
 static bool *find_places(const graph *g) {
     int n = (int)arrlen(g->ops), place = -1;
     int64_t most = 0;

@@ -1,6 +1,7 @@
 /* test_attention.cu - attention on the GPU, our own kernels and cuDNN's, against a double-precision reference.
  *
- *   test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT] [--room COLUMNS]
+ *   test_attention [--perf | --probe | --repeat TIMES] [--own | --cudnn] [--library PATH] [--case TEXT]
+ *                  [--room COLUMNS]
  *
  * Inputs are bf16.  Every buffer lies between guards, and rows behind the last document hold NaN: reading one shows
  * in the results, writing one in the check of what must not change.  Where cuDNN fails only with NaN there, the case
@@ -9,6 +10,7 @@
  * it, and dot.
  * Prints a line per case, last "N passed, N failed, N skipped"; --perf prints times of Llama-3-8B's shape instead
  * (--room: with o in a buffer that much wider).
+ * --repeat runs our kernels so often, cases and Llama-3-8B's shape, and compares the bits of all runs.
  * --probe needs cuDNN and a libcuda.so.1 (CUDA's stub will do) but no GPU: which graphs find an engine on which card.
  */
 #include "cudnn_attention.h"
@@ -278,7 +280,7 @@ static void test_kernels(const problem &p, const inputs &host, const reference &
     device_case c;
     attention_shape shape = own_shape(p);
     shape.on_mma = on_mma;
-    c.open(p, host, attention_workspace(&shape, true), true);
+    c.open(p, host, attention_workspace(&shape), true);
     c.shape = shape;
     reference ref;
     for (bool turned : {false, true}) {
@@ -346,6 +348,69 @@ static void test_cudnn(const problem &p, const inputs &host, const reference &re
     cudnn_attention_close(a);
 }
 
+/* ---- many runs of one case ---- */
+
+/* found[0]: words that differ; found[1]: the first of them. */
+__global__ void differ_kernel(const uint32_t *x, const uint32_t *kept, int64_t words, unsigned long long *found) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= words || x[i] == kept[i]) return;
+    atomicAdd(&found[0], 1ull);
+    atomicMin(&found[1], (unsigned long long)i);
+}
+
+/* An output, as the first run left it, and how later ones differ. */
+struct watched {
+    const char *name;
+    uint32_t *data, *kept;
+    int64_t words, row; /* 32-bit words, of all and of a row */
+    unsigned long long *found;
+    template <typename T> watched(const char *called, const buffer<T> &b, int64_t rows) {
+        name = called, data = (uint32_t *)b.data();
+        row = b.cols * (int64_t)sizeof(T) / 4, words = rows * row;
+        CUDA(cudaMalloc(&kept, (size_t)words * 4 + 4));
+        CUDA(cudaMallocManaged(&found, 2 * sizeof *found));
+        found[0] = 0, found[1] = ~0ull;
+    }
+    void clear() { CUDA(cudaMemsetAsync(data, 0xff, (size_t)words * 4, 0)); }
+    void keep() { CUDA(cudaMemcpyAsync(kept, data, (size_t)words * 4, cudaMemcpyDeviceToDevice, 0)); }
+    void compare() { differ_kernel<<<(unsigned)((words + 255) / 256), 256>>>(data, kept, words, found); }
+    bool same() {
+        if (found[0])
+            printf("       %s: %llu words in all differ from the first run's, the first in row %llu\n", name, found[0],
+                   found[1] / (unsigned long long)row);
+        return found[0] == 0;
+    }
+};
+
+/* Our kernels give the same bits `times` times, also where other programs take turns on the card. */
+static bool repeat_case(const problem &p, int times) {
+    device_case c;
+    inputs host = make_inputs(p);
+    attention_shape shape = own_shape(p);
+    failure f = {};
+    c.open(p, host, attention_workspace(&shape), true);
+    c.turn(true);
+    std::vector<watched> list = {watched("o", c.o, p.rows()), watched("lse", c.lse, p.rows()),
+                                 watched("dot", c.dot, p.rows())};
+    for (int i = 0; i < (c.grad.strided ? 1 : 3); i++)
+        list.push_back(watched(c.grad.strided ? "gradients" : &"dq\0dk\0dv"[3 * i], c.grad.part[i], p.rows()));
+    for (int run = 0; run < times; run++) {
+        for (watched &w : list) w.clear();
+        if (!run_own(c, p, &f)) throw std::runtime_error(f.text);
+        for (watched &w : list) run ? w.compare() : w.keep();
+    }
+    CUDA(cudaDeviceSynchronize());
+    bool good = true;
+    for (watched &w : list) good = w.same() && good;
+    printf("%-6s %d runs of %s\n", good ? "ok" : "FAILED", times, p.name.c_str());
+    for (watched &w : list) {
+        CUDA(cudaFree(w.kept));
+        CUDA(cudaFree(w.found));
+    }
+    c.close();
+    return good;
+}
+
 /* ---- speed ---- */
 
 static double seconds() {
@@ -407,7 +472,7 @@ static void time_case(const problem &p, const char *library, bool own, bool cudn
         printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text);
     opened = seconds() - opened;
     device_case c;
-    size_t bytes = attention_workspace(&shape, true), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
+    size_t bytes = attention_workspace(&shape), cudnn_bytes = a ? cudnn_attention_workspace(a) : 0;
     c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
     buffer<uint16_t> o;
     o.open(p.N, layout.o.ld);
@@ -476,7 +541,7 @@ static bool compare_case(const problem &p, const char *library) {
     if (!cudnn_attention_open(&a, &shape, &layout, MOST_DOCS, library, &f))
         return printf("skip   cudnn %s: %s\n", p.name.c_str(), f.text), true;
     device_case c;
-    size_t bytes = attention_workspace(&shape, false), cudnn_bytes = cudnn_attention_workspace(a);
+    size_t bytes = attention_workspace(&shape), cudnn_bytes = cudnn_attention_workspace(a);
     c.open(p, host, bytes > cudnn_bytes ? bytes : cudnn_bytes, true);
     buffer<uint16_t> o;
     o.open(p.N, layout.o.ld);
@@ -561,7 +626,7 @@ static int probe(const char *library) {
 static int run(int argc, char **argv) {
     bool perf = false, own = true, cudnn = true, probing = false;
     const char *library = NULL, *only = "";
-    int room = 0;
+    int room = 0, times = 0;
     for (int i = 1; i < argc; i++) {
         std::string arg = argv[i];
         if (arg == "--perf") perf = true;
@@ -571,9 +636,10 @@ static int run(int argc, char **argv) {
         else if (arg == "--library" && i + 1 < argc) library = argv[++i];
         else if (arg == "--case" && i + 1 < argc) only = argv[++i];
         else if (arg == "--room" && i + 1 < argc) room = (int)strtol(argv[++i], NULL, 10);
+        else if (arg == "--repeat" && i + 1 < argc) times = (int)strtol(argv[++i], NULL, 10);
         else
-            return printf("test_attention [--perf | --probe] [--own | --cudnn] [--library PATH] [--case TEXT] [--room "
-                          "COLUMNS]\n"),
+            return printf("test_attention [--perf | --probe | --repeat TIMES] [--own | --cudnn] [--library PATH] "
+                          "[--case TEXT] [--room COLUMNS]\n"),
                    2;
     }
     if (probing) return probe(library);
@@ -586,6 +652,10 @@ static int run(int argc, char **argv) {
     tally t = {};
     for (const problem &p : perf ? speed_problems() : test_problems()) {
         if (p.name.find(only) == std::string::npos) continue;
+        if (times) {
+            repeat_case(p, times) ? t.passed++ : t.failed++;
+            continue;
+        }
         if (perf) {
             time_case(p, library, own, cudnn, room);
             continue;
@@ -596,8 +666,8 @@ static int run(int argc, char **argv) {
         if (cudnn) test_cudnn(p, host, ref, library, &t);
         fflush(stdout);
     }
-    if (perf) return 0;
-    if (own && cudnn) compare_all(library, only, &t);
+    if (perf && !times) return 0;
+    if (own && cudnn && !times) compare_all(library, only, &t);
     if (t.weak) printf("%d of cuDNN's only with finite values behind the pack\n", t.weak);
     printf("%d passed, %d failed, %d skipped\n", t.passed + t.weak, t.failed, t.skipped);
     return t.failed || t.passed + t.weak + t.skipped == 0; /* a name that no case has is a mistake */

@@ -250,7 +250,7 @@ static void offload_goes_and_comes_back(void **state) {
                 back = i;
                 assert_int_equal(o->in[0], g.ops[gone].out[0]);
                 assert_true(o->backward && o->layer == 2 && g.ops[i + 1].layer == 2);
-                if (fused) assert_int_equal(g.ops[i - 1].kind, OP_gate_up_bwd); /* the widest: dgate, dup */
+                if (fused) assert_int_equal(g.ops[i - 1].kind, OP_glu_bwd); /* it writes the widest: dgate, dup */
             }
             for (int k = 0; k < GRAPH_MAX_IN; k++) {
                 if (back >= 0 && used < 0 && o->in[k] == g.ops[back].out[0]) used = i;
