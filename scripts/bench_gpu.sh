@@ -38,6 +38,8 @@ ours "8B, documents of 135 tokens on average, packed" llama3-8b 2048 4 --gradien
     --bench_paths fused --bench_mean_length 135
 theirs "8B, 4 x 2048, full recompute" --batch 4 --seq 2048 --ckpt 1
 ours "8B, 4 x 2048, full recompute" llama3-8b 2048 4 --gradient_checkpointing full --bench_paths fused
+ours "8B, 4 x 2048, full recompute, layers' inputs in host memory" llama3-8b 2048 4 --gradient_checkpointing offload \
+    --bench_paths fused
 theirs "1B, 8 x 2048" --model llama3.2-1b --batch 8 --seq 2048
 ours "1B, 8 x 2048" llama3.2-1b 2048 8 --gradient_checkpointing none --bench_paths fused
 ours "8B, one document of 32768" llama3-8b 32768 1 --gradient_checkpointing cheap --bench_paths fused --bench_steps 3
