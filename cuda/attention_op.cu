@@ -6,7 +6,7 @@
  * handle per shape and set of row strides; a run only looks them up.  A micro-batch of more documents than planned for
  * takes our own kernels.
  *
- * Where rope turned q and k, dq and dk turn back in our backward; behind the others attention_turn() does it. */
+ * Where rope turned q and k, dq and dk turn back behind every backward (attention_turn()), ours included. */
 #include "attention.h"
 #include "cuda.cuh"
 #include "cudnn_attention.h"

@@ -1,5 +1,5 @@
-/* attention_turn.cu - behind the backward of attention, where its kernels don't do it themselves (those on wgmma do):
- * dq and dk turned back through rope, and dot = <dq, q> + <dk, k> + <dv, v> by row, which rope leaves as it is.
+/* attention_turn.cu - behind the backward of attention: dq and dk turned back through rope, in place, and dot = <dq, q>
+ * + <dk, k> + <dv, v> by row, which rope leaves as it is.
  *
  * The angle is rounded to float first, as in rope.cu.  Reads every element of the six operands once and writes dq and
  * dk; without dot, q, k, v and dv are not read. */

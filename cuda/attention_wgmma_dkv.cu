@@ -2,8 +2,7 @@
  *
  * Tiles of keys walk the queries of all heads that share them, in steps of 64 rows: S' = k q', dP' = v dout',
  * dv += P' dout, dk += dS' q.  P' and dS' go from sums to operands in registers.  The next scores are multiplied behind
- * dk's share of a step, dP' beside the exponentials, dv's share beside what is left of dS'.  Where rope turned k, dk
- * turns back while it is in registers, and gives <dk, k> + <dv, v> by row. */
+ * dk's share of a step, dP' beside the exponentials, dv's share beside what is left of dS'. */
 #include "attention_wgmma.cuh"
 
 namespace attention {
