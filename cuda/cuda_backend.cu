@@ -58,29 +58,28 @@ void name_op(failure *f, const kernel_call *call) {
 /* From its first element to behind its last row. */
 size_t bytes_of(const tensor *t) { return (size_t)(t->rows * t->ld) * dtype_size(t->type); }
 
+/* visit(memory, bytes, writes): each operand, and the scratch. */
+template <typename VISIT> void each_memory(const kernel_call *call, VISIT visit) {
+    for (const tensor &t : call->in)
+        if (t.data) visit(t.data, bytes_of(&t), false);
+    for (const tensor &t : call->out)
+        if (t.data) visit(t.data, bytes_of(&t), true);
+    if (call->scratch_bytes) visit(call->scratch, call->scratch_bytes, true);
+}
+
 /* For gathers and scatters of the ranks that are under way in memory of this op; on their own stream they wait for each
  * other. */
 void wait_for_ranks(const kernel_call *call) {
     op_kind kind = call->op->kind;
     if (kind == OP_all_gather || kind == OP_all_reduce || kind == OP_reduce_scatter) return;
-    const tensor *const lists[] = {call->in, call->out};
-    const int n[] = {GRAPH_MAX_IN, GRAPH_MAX_OUT};
-    for (int l = 0; l < 2; l++)
-        for (int i = 0; i < n[l]; i++) {
-            const tensor *t = &lists[l][i];
-            if (t->data) nccl_wait_for(t->data, bytes_of(t), &state.failed);
-        }
-    nccl_wait_for(call->scratch, call->scratch_bytes, &state.failed);
+    each_memory(call, [](const void *at, size_t bytes, bool) { nccl_wait_for(at, bytes, &state.failed); });
 }
 
 /* For copies that are under way in memory of this op; among each other they keep their order. */
 void wait_for_copies(const kernel_call *call) {
     if (call->op->kind == OP_to_host || call->op->kind == OP_from_host) return;
-    for (const tensor &t : call->in)
-        if (t.data) offload_wait_for(t.data, bytes_of(&t), false, &state.failed);
-    for (const tensor &t : call->out)
-        if (t.data) offload_wait_for(t.data, bytes_of(&t), true, &state.failed);
-    offload_wait_for(call->scratch, call->scratch_bytes, true, &state.failed);
+    each_memory(call,
+                [](const void *at, size_t bytes, bool writes) { offload_wait_for(at, bytes, writes, &state.failed); });
 }
 
 void run_op(const kernel_call *call, kernel run) {

@@ -8,6 +8,7 @@
  * dot comes with the op's operands; linear_lora_bwd sums it up in the epilogue of its product. */
 #include "cuda.cuh"
 #include "folded.h"
+#include "sum_parts.cuh"
 #include "wgmma_gemm.h"
 
 namespace {
@@ -48,6 +49,24 @@ __global__ void add_scaled_kernel(span<float> dA, const float *product, const bf
     if (row >= rows) return;
     float *at = dA.data + row * dA.ld + column;
     *at = (add ? *at : 0) + product[i] * to_float(g[column]);
+}
+
+/* dot[t] = sum of a row's parts. */
+__global__ void sum_parts_kernel(float *dot, const float *parts, int64_t n, int width) {
+    int64_t row;
+    float sum;
+    if (sum_of_parts(parts, n, width, &row, &sum)) dot[row] = sum;
+}
+
+/* A table of angles by row: what the product looks up is then the row's number, however large positions are. */
+__global__ void angles_kernel(float2 *table, int32_t *number, const int32_t *pos, const float *freq, int64_t n,
+                              int half) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / half;
+    if (row >= n) return;
+    float2 at;
+    sincosf((float)pos[row] * freq[i % half], &at.y, &at.x);
+    table[i] = at;
+    if (i % half == 0) number[row] = (int32_t)row;
 }
 
 /* ---- what the forms share ---- */
@@ -150,15 +169,14 @@ void folded_norm_qkv_rope(const kernel_call *call) {
     const float *rstd = (const float *)in[NQR_RA].data;
     if (!n || !is_placed(v, y, 3, "q, k and v")) return;
     bf16 *strip = take_strip(&scratch, v, n);
-    float *table = (float *)cuda_take(&scratch, (size_t)(2 * n * half) * sizeof *table);
+    float2 *table = (float2 *)cuda_take(&scratch, (size_t)(n * half) * sizeof *table);
     int32_t *number = (int32_t *)cuda_take(&scratch, (size_t)n * sizeof *number);
     if (!shrink(&p, v, x, s, rstd, strip, n)) return;
-    /* By row: what the product looks up is then the row's number, however large positions are. */
-    cuda_rope_angles(table, number, (const int32_t *)in[NQR_POS].data, (const float *)freq->data, n, (int)half,
-                     cuda_stream());
+    angles_kernel<<<blocks_for(n * half), THREADS, 0, cuda_stream()>>>(table, number, (const int32_t *)in[NQR_POS].data,
+                                                                       (const float *)freq->data, n, (int)half);
     wgmma_call g = stack_call(GEMM_NT, WGMMA_ROPE, &p, v, x, strip, n);
     g.row_scale = rstd, g.c = y[0]->data, g.ldc = y[0]->ld;
-    g.rope = {y[0]->cols + y[1]->cols, (int)half * 2, number, table};
+    g.rope = {y[0]->cols + y[1]->cols, (int)half * 2, number, (const float *)table};
     run(g);
 }
 
@@ -211,7 +229,9 @@ void folded_linear_lora_bwd(const kernel_call *call) {
     int parts = (int)wgmma_parts(WGMMA_GLU_BWD, v.K);
     if (dot) g.row_sums = (float *)cuda_take(&scratch, (size_t)(n * parts) * sizeof(float));
     if (!run(g)) return;
-    if (dot) cuda_sum_parts(dot, g.row_sums, n, parts, cuda_stream());
+    if (dot)
+        sum_parts_kernel<<<(unsigned)cuda_ceil(n, PARTS_ROWS), PARTS_THREADS, 0, cuda_stream()>>>(dot, g.row_sums, n,
+                                                                                                  parts);
     if (v.R) product_grad_A(&p, &out[LORA_BWD_DA], adapters, &x, n);
 }
 

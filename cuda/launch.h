@@ -34,12 +34,7 @@ void cuda_add_rms_norm(const tensor *sum, const tensor *y, const tensor *rstd, c
                        const tensor *w, int64_t n, float eps);
 /* y may be x; freq [d/2] gives the head width d. q and k side by side in one matrix are one x of H + G heads. */
 void cuda_rope(const tensor *y, const tensor *x, const int32_t *pos, const tensor *freq, int64_t n, bool inverse);
-/* table [n, d/2, 2]: cosine and sine of each row's angles; number [n]: the row's own, unless NULL. */
-void cuda_rope_angles(float *table, int32_t *number, const int32_t *pos, const float *freq, int64_t n, int half,
-                      cudaStream_t stream);
 void cuda_glu(const tensor *y, const tensor *gate, const tensor *up, int64_t n, glu_kind kind);
-/* sum[t] of parts[width, n], in an order that depends on width alone. */
-void cuda_sum_parts(float *sum, const float *parts, int64_t n, int width, cudaStream_t stream);
 /* y[i] = x[index[i]] for i < n; an index outside x stops the program. */
 void cuda_gather_rows(const tensor *y, const tensor *x, const int32_t *index, int64_t n);
 

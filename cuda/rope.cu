@@ -61,26 +61,7 @@ __global__ void __launch_bounds__(32 * WARPS) rope_kernel(span<T> y, span<T> x, 
         }
     }
 }
-
-/* A thread to an angle. */
-__global__ void angles_kernel(float2 *table, int32_t *number, const int32_t *pos, const float *freq, int64_t n,
-                              int half) {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / half;
-    if (row >= n) return;
-    float2 at;
-    sincosf((float)pos[row] * freq[i % half], &at.y, &at.x);
-    table[i] = at;
-    if (number && i % half == 0) number[row] = (int32_t)row;
-}
 } // namespace
-
-extern "C" void cuda_rope_angles(float *table, int32_t *number, const int32_t *pos, const float *freq, int64_t n,
-                                 int half, cudaStream_t stream) {
-    enum { THREADS = 256 };
-    if (n)
-        angles_kernel<<<(unsigned)cuda_ceil(n * half, THREADS), THREADS, 0, stream>>>((float2 *)table, number, pos,
-                                                                                      freq, n, half);
-}
 
 extern "C" void cuda_rope(const tensor *y, const tensor *x, const int32_t *pos, const tensor *freq, int64_t n,
                           bool inverse) {

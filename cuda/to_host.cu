@@ -21,7 +21,7 @@ struct {
     cudaStream_t stream; /* made by the first copy */
     cudaEvent_t ready;   /* what the next copy waits for */
     copying list[MOST];
-    int next, n; /* the oldest; how many somebody may have to wait for */
+    int next; /* the oldest */
 } state;
 
 bool open_stream(failure *f) {
@@ -39,7 +39,6 @@ bool open_stream(failure *f) {
 bool wait_for(copying *c, failure *f) {
     if (!c->at) return true;
     c->at = NULL;
-    state.n--;
     return cuda_check(cudaStreamWaitEvent(cuda_stream(), c->done, 0), "event", f);
 }
 
@@ -59,7 +58,6 @@ bool copy(const kernel_call *call, const tensor *device, bool written, failure *
     c->at = (const char *)device->data;
     c->bytes = (size_t)(device->rows * device->ld) * size;
     c->written = written;
-    state.n++;
     state.next = (state.next + 1) % MOST;
     return true;
 }
@@ -74,7 +72,11 @@ extern "C" bool offload_wait_for(const void *at, size_t bytes, bool writes, fail
     return true;
 }
 
-extern "C" bool offload_under_way(void) { return state.n > 0; }
+extern "C" bool offload_under_way(void) {
+    for (const copying &c : state.list)
+        if (c.at) return true;
+    return false;
+}
 
 extern "C" bool offload_join(failure *f) {
     for (copying &c : state.list) TRY(wait_for(&c, f));

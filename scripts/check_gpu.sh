@@ -36,7 +36,7 @@ check "own products" "$build/test_wgmma_gemm"
 check "thin products of adapters" "$build/test_thin"
 check "folded norms, whole programs" "$build/test_cuda_fold"
 check "attention, ours and cuDNN's" "$build/test_attention"
-# a race may show once in ten runs, and only where a block has more than one tile
+# a race may show in few rows of few runs, and only where a block has more than one tile
 check "attention, the same bits" "$build/test_attention" --repeat 400 --case "900, 63"
 check "attention, the same bits at full size" "$build/test_attention" --perf --repeat 200 --case "of 2048"
 check "whole programs, float32" "$build/test_parity" --cuda

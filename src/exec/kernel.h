@@ -32,7 +32,7 @@ typedef struct {
     const graph_op *op;
     tensor in[GRAPH_MAX_IN], out[GRAPH_MAX_OUT];
     const batch_info *batch;
-    void *scratch; /* scratch(op) bytes of the backend's: what was in them is lost, and will be */
+    void *scratch; /* scratch(op) bytes of the backend's; nothing stays in them from one op to the next */
     size_t scratch_bytes;
     comm *ranks; /* NULL: one */
     failure *f;  /* where all_reduce and all_gather put their failure, which ends the run */

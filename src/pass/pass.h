@@ -1,6 +1,6 @@
 /* pass.h - the passes, in the order in which they run (build comes first, verify after each in debug builds):
- *   lora -> fuse -> backward -> early_loss -> recompute -> layout -> shard_weights -> shard or shard_gradients
- *   -> plan
+ *   lora -> fuse -> backward -> early_loss -> recompute (with offload) -> layout -> shard_weights
+ *   -> shard or shard_gradients -> plan
  * A pass is one file with one public function that rewrites the program. */
 #ifndef PASS_PASS_H
 #define PASS_PASS_H

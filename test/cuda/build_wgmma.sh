@@ -11,8 +11,8 @@ case $name in
 test_thin) sources="cuda/thin.cu cuda/wgmma_gemm.cu" ;;
 test_attention)
     sources="cuda/attention.cu cuda/attention_bwd.cu cuda/attention_turn.cu cuda/attention_wgmma.cu
-        cuda/attention_wgmma_dq.cu cuda/attention_wgmma_dkv.cu cuda/cudnn_attention.cu cuda/cudnn_graph.cu cuda/rope.cu
-        cuda/sum_parts.cu cuda/wgmma_gemm.cu test/cuda/test_attention_cases.cu"
+        cuda/attention_wgmma_dq.cu cuda/attention_wgmma_dkv.cu cuda/cudnn_attention.cu cuda/cudnn_graph.cu
+        cuda/wgmma_gemm.cu test/cuda/test_attention_cases.cu"
     ;;
 *) sources="cuda/wgmma_gemm.cu cuda/rope.cu cuda/glu.cu cuda/rms_norm.cu cuda/rms_norm_bwd.cu" ;;
 esac

@@ -392,8 +392,8 @@ static bool repeat_case(const problem &p, int times) {
     c.turn(true);
     std::vector<watched> list = {watched("o", c.o, p.rows()), watched("lse", c.lse, p.rows()),
                                  watched("dot", c.dot, p.rows())};
-    for (int i = 0; i < (c.grad.strided ? 1 : 3); i++)
-        list.push_back(watched(c.grad.strided ? "gradients" : &"dq\0dk\0dv"[3 * i], c.grad.part[i], p.rows()));
+    const char *const names[] = {c.grad.strided ? "dq, dk, dv" : "dq", "dk", "dv"};
+    for (int i = 0; i < (c.grad.strided ? 1 : 3); i++) list.push_back(watched(names[i], c.grad.part[i], p.rows()));
     for (int run = 0; run < times; run++) {
         for (watched &w : list) w.clear();
         if (!run_own(c, p, &f)) throw std::runtime_error(f.text);
